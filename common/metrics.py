@@ -1,0 +1,56 @@
+"""What is measured (:class:`Signal`) and what an engine calls it (:class:`MetricRef`).
+
+An engine adapter maps signals to references, a sample source reads references, a gate asks
+for signals: the three meet only here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Signal(StrEnum):
+    """The measured quantities, by the field's own names."""
+
+    TTFT = "ttft"  # histogram, seconds: time to first token
+    TPOT = "tpot"  # histogram, seconds: per request, decode time / (output tokens - 1)
+    ITL = "itl"  # histogram, seconds: per token gap
+    E2E = "e2e"  # histogram, seconds: arrival to last token
+    REQUESTS = "requests"  # counter: HTTP requests answered on generation routes
+    ERRORS = "errors"  # counter: those answered 5xx or finished with an error
+    OOM = "oom"  # counter: out-of-memory events seen inside the engine
+    STEPS = "steps"  # counter set: engine steps by mode, bucket, pure_decode, reason
+    TOKENS_ACTUAL = "tokens_actual"  # counter: tokens scheduled
+    TOKENS_PADDED = "tokens_padded"  # counter: tokens computed, padding included
+    RUNNING = "running"  # gauge: sequences being decoded or prefilled
+    WAITING = "waiting"  # gauge: sequences queued
+    CACHE_CONFIG = "cache_config"  # info: num_gpu_blocks, block_size, kv_cache_size_tokens
+    GRID = "grid"  # info: mode and resolved capture sizes, from the probe
+
+
+class MetricKind(StrEnum):
+    COUNTER = "counter"
+    COUNTER_SET = "counter_set"  # several series are meant; kept apart by their labels
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+    INFO = "info"  # a constant gauge whose labels are the data
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRef:
+    """One metric of one engine version.
+
+    ``match``: label → regular expression that the whole value must match.
+    ``sum_over``: labels that the engine is known to split one count by (``status``,
+    ``finished_reason``); series that differ only in these are added. Any other multiplicity
+    is ambiguous and an error that names the series.
+    ``born_at_zero``: False where a labelled series appears only with its first event, so
+    that absence of the series beside presence of ``exists_with`` reads as zero.
+    """
+
+    name: str
+    kind: MetricKind
+    match: Mapping[str, str] = field(default_factory=dict)
+    sum_over: tuple[str, ...] = ()
+    born_at_zero: bool = True
+    exists_with: str | None = None

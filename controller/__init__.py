@@ -1,0 +1,1 @@
+"""From artifact.yaml to a release that is promoted or rolled back."""

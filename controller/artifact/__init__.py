@@ -1,0 +1,1 @@
+"""artifact.yaml: reading it, checking it, naming it by digest, comparing two."""

@@ -1,0 +1,1 @@
+"""Judgement: raw samples in, outcomes with reasons out. Knows neither engines nor releases."""

@@ -1,0 +1,72 @@
+"""What a gate is. Gates are pure: samples and a state in, a result and a state out.
+
+Adding a gate is one module, one line in ``registry.py``, one row in docs/gates.md and the
+contract tests of ``tests/contract/test_gates.py``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from canaryctl.common.metrics import Signal
+from canaryctl.gates.outcome import GateResult
+from canaryctl.gates.samples import ArmWindow
+from canaryctl.gates.spec import GateSpec
+
+State = dict[str, Any]
+"""JSON-serialisable; a gate resumed from its stored state continues bit for bit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something a placement, a log or a progress probe saw happen, outside the metrics."""
+
+    kind: str  # canaryctl.runtimes.engines.base.EngineFault: exit, oom, no_progress
+    instance: str
+    at: float
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """All that is known at one evaluation (``at``: seconds since the epoch).
+
+    ``unequal_load``: why latency cannot be compared now (None: it can).
+    ``canary_limits`` and ``baseline_limits``: the artifacts' ``limits``: max_num_seqs,
+    max_model_len, max_num_batched_tokens.
+    ``canary_events``: events of the canary since the release began, all of them.
+    ``progress_checks``: generations of one token by the canary that ended in time, so far.
+    """
+
+    at: float
+    canary: ArmWindow
+    baseline: ArmWindow | None  # None: the release has nothing to compare with
+    unequal_load: str | None = None
+    canary_limits: Mapping[str, int] | None = None
+    baseline_limits: Mapping[str, int] | None = None
+    canary_events: tuple[Event, ...] = ()
+    progress_checks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GateContext:
+    """What holds for the whole release. ``detectable``: a ratio, 0.5 for 50 %."""
+
+    gates_total: int  # gates that spend α
+    detectable: float
+    interval_s: float
+    canary_share: float  # of all observations at the deciding step, 0-1
+    has_baseline: bool = True
+
+
+class Gate(Protocol):
+    spec: GateSpec
+    hard: bool  # a predicate on events: spends no α, judged in every step
+
+    def needs(self) -> frozenset[Signal]:
+        """Signals it reads. One that the engine cannot give makes it inconclusive, by name."""
+
+    def start(self) -> State: ...
+
+    def look(self, state: State, look: Look) -> tuple[State, GateResult]:
+        """Judge one more window. Does not change ``state``; raises nothing on bad data."""

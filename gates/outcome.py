@@ -1,0 +1,52 @@
+"""What gates say: measurements, results, and the verdict that folds them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Outcome(StrEnum):
+    PASSED = "passed"
+    FAILED = "failed"
+    INCONCLUSIVE = "inconclusive"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """A gate's standing after its latest look. FAILED is sticky: it never changes again.
+
+    ``value``, ``baseline`` and ``limit`` are in the gate's own unit (seconds, ratio, events).
+    ``samples``: canary observations counted so far; ``needed``: how many are needed in all
+    before the gate can decide, where that is known.
+    ``no_harm``: nothing failed, and the exposure is such that a regression of the declared
+    ``detectable`` size would have been found with 90 % power.
+    """
+
+    name: str
+    outcome: Outcome
+    reason: str
+    value: float | None = None
+    baseline: float | None = None
+    limit: float | None = None
+    samples: int = 0
+    needed: int | None = None
+    no_harm: bool = False
+    valid_looks: int = 0
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The fold of all gates: worst wins, and no data is never a pass."""
+
+    outcome: Outcome
+    results: tuple[GateResult, ...]
+    reason: str
+    promotable: bool  # the promotion rule holds for every required gate
+    missing: tuple[str, ...] = ()  # what promotion still waits for, in words
+
+    @property
+    def failed(self) -> tuple[GateResult, ...]:
+        return tuple(r for r in self.results if r.outcome is Outcome.FAILED)

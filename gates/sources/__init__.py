@@ -1,0 +1,1 @@
+"""Where samples come from. One file per source; see base.SampleSource."""

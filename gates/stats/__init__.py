@@ -1,0 +1,1 @@
+"""The statistics of docs/gates.md: pure functions, standard library only."""

@@ -1,0 +1,1 @@
+"""Engines (how a runtime is started, named and read), placements (where it runs), routers."""

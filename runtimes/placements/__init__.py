@@ -1,0 +1,1 @@
+"""One file per place where engines run. See base.Placement."""

@@ -7,11 +7,19 @@ What changes graphs, memory or outputs is a field here; other engine options go 
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+)
 
 PositiveInt = Annotated[int, Field(gt=0, strict=True)]
 Sizes = Annotated[tuple[PositiveInt, ...], Field(max_length=4096)]
-Scalar = Annotated[str | int | float | bool, Field(strict=True)]
+Scalar = StrictStr | StrictInt | StrictFloat | StrictBool
 
 
 class _Frozen(BaseModel):

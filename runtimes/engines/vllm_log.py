@@ -1,0 +1,160 @@
+"""Facts from vLLM's own log lines, read tolerantly.
+
+The wording is that of vLLM 0.20 to 0.33, both model runners (``gpu_model_runner.py`` and
+``gpu/model_runner.py`` differ by a word). Lines may carry any prefix: process, level, time,
+file. Sizes are of one worker: where several report, the largest weights and graphs count and
+the smallest KV cache, since a request needs room on every one.
+"""
+
+import re
+from collections.abc import Iterable
+
+from canaryctl.runtimes.engines.base import LogFacts, Stage
+
+_GIB = 2**30
+_LINE_LIMIT = 500  # characters kept of a line that is evidence
+_LINES_LIMIT = 20  # lines kept of each kind: the first ones name the cause
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_LEVEL = re.compile(r"(?<![^\s(\[|])(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
+_LEVEL_SPAN = 120  # the level stands in the prefix; later words are the message's own
+
+_LOADED = re.compile(r"Model loading took ([\d.]+) GiB(?: memory)? and ([\d.]+) s")
+_COMPILED = re.compile(
+    r"torch\.compile (?:takes|took|and initial profiling/warmup run together took) ([\d.]+) s"
+)
+_CAPTURED = re.compile(r"Graph capturing finished in ([\d.]+) secs, took (-?[\d.]+) GiB")
+_KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
+_CONCURRENCY = re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x")
+_INITIALISED = re.compile(r"init engine \(.*?\) took ([\d.]+) s")
+
+_OUT_OF_MEMORY = re.compile(
+    r"OutOfMemoryError|out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|DefaultCPUAllocator: (?:can't allocate|not enough) memory|(?<!\w)MemoryError\b"
+    r"|No available memory for the cache blocks"
+    r"|Free memory on device .* is less than desired"
+)
+_FATAL = re.compile(
+    r"EngineCore failed to start|EngineCore encountered a(?:n issue| fatal error)"
+    r"|EngineDeadError|Engine core initialization failed|died unexpectedly"
+    r"|\w\.py: error: "  # argparse: an option that this version does not know
+)
+_EXCEPTION = re.compile(r"(?:^|[\])] )((?:\w+\.)*\w*(?:Error|Exception|Interrupt)(?:: .*)?)$")
+_TRACEBACK = "Traceback (most recent call last):"
+# What stands before a traceback that ends a request, a thread or a task, and not the engine.
+_SURVIVED = re.compile(r"Exception in |Exception ignored|exception was never retrieved|future: ")
+_DOWNGRADE = re.compile(
+    r"cuda ?graph|capture.size|enforce.eager|attention.backend|fall(?:s|ing)? ?back", re.IGNORECASE
+)
+
+
+def read_vllm_log(lines: Iterable[str]) -> LogFacts:
+    """Facts from the whole log so far, oldest line first; unknown lines are ignored."""
+    reader = _Reader()
+    for line in lines:
+        reader.read(_ANSI.sub("", line).strip())
+    return reader.facts()
+
+
+class _Reader:
+    """Folds lines into facts."""
+
+    def __init__(self) -> None:
+        self._stages: list[Stage] = []
+        self._seconds: dict[str, float] = {}
+        self._weights_bytes: int | None = None
+        self._graph_bytes: int | None = None
+        self._kv_tokens: int | None = None
+        self._concurrency: float | None = None
+        self._out_of_memory: list[str] = []
+        self._fatal: list[str] = []
+        self._warnings: list[str] = []
+        self._initialised = False
+        self._in_traceback = False  # of an exception that nobody is known to have caught
+        self._previous = ""
+
+    def read(self, line: str) -> None:
+        if not line:
+            return
+        self._complete(Stage.STARTED)
+        level = _LEVEL.search(line, 0, _LEVEL_SPAN)
+        self._read_progress(line)
+        self._read_trouble(line, level.group(1) if level else None)
+        self._previous = line
+
+    def facts(self) -> LogFacts:
+        return LogFacts(
+            stages=tuple(self._stages),
+            stage_seconds=dict(self._seconds),
+            graph_bytes=self._graph_bytes,
+            weights_bytes=self._weights_bytes,
+            kv_cache_tokens=self._kv_tokens,
+            max_concurrency=self._concurrency,
+            out_of_memory=tuple(self._out_of_memory),
+            fatal=tuple(self._fatal),
+            warnings=tuple(self._warnings),
+        )
+
+    def _read_progress(self, line: str) -> None:
+        if found := _LOADED.search(line):
+            self._weights_bytes = max(self._weights_bytes or 0, _gib(found.group(1)))
+            self._took("load", found.group(2))
+            self._complete(Stage.LOADED)
+        if found := _COMPILED.search(line):
+            self._took("compile", found.group(1))
+            self._complete(Stage.COMPILED)
+        if found := _CAPTURED.search(line):
+            self._took("capture", found.group(1))
+            # Memory freed meanwhile can make vLLM's own difference negative.
+            self._graph_bytes = max(self._graph_bytes or 0, _gib(found.group(2)))
+            self._complete(Stage.CAPTURED)
+        if found := _KV_TOKENS.search(line):
+            tokens = int(found.group(1).replace(",", ""))
+            self._kv_tokens = tokens if self._kv_tokens is None else min(self._kv_tokens, tokens)
+        if found := _CONCURRENCY.search(line):
+            times = float(found.group(1))
+            least = self._concurrency
+            self._concurrency = times if least is None else min(least, times)
+        if found := _INITIALISED.search(line):
+            self._took("init", found.group(1))
+            # Says nothing of graphs: what was to be compiled and captured is, or was not asked.
+            self._complete(Stage.CAPTURED)
+            self._initialised = True
+
+    def _read_trouble(self, line: str, level: str | None) -> None:
+        # A request's text is logged at INFO, and may say anything.
+        if level in ("DEBUG", "INFO"):
+            self._in_traceback = False
+            return
+        if _OUT_OF_MEMORY.search(line):
+            _keep(self._out_of_memory, line)
+        if level == "WARNING":
+            if _DOWNGRADE.search(line):
+                _keep(self._warnings, line)
+            return
+        if _FATAL.search(line):
+            _keep(self._fatal, line)
+        if _TRACEBACK in line:
+            uncaught = not self._initialised and not _SURVIVED.search(self._previous)
+            self._in_traceback = bool(self._fatal) or (uncaught and level is None)
+        elif self._in_traceback and _EXCEPTION.search(line):
+            _keep(self._fatal, line)
+
+    def _complete(self, stage: Stage) -> None:
+        """Stages run in order, so a later one tells of those before it."""
+        for earlier in Stage:
+            if earlier.order <= stage.order and earlier not in self._stages:
+                self._stages.append(earlier)
+
+    def _took(self, stage: str, seconds: str) -> None:
+        self._seconds[stage] = max(self._seconds.get(stage, 0.0), float(seconds))
+
+
+def _gib(number: str) -> int:
+    return max(0, round(float(number) * _GIB))
+
+
+def _keep(kept: list[str], line: str) -> None:
+    line = line[:_LINE_LIMIT]
+    if line not in kept and len(kept) < _LINES_LIMIT:
+        kept.append(line)

@@ -1,6 +1,12 @@
 """Errors of the controller, under canaryctl.common.errors."""
 
-from canaryctl.common.errors import CanaryctlError, ConflictError, InputError
+from canaryctl.common.errors import (
+    CanaryctlError,
+    ConflictError,
+    InputError,
+    PermanentError,
+    TemporaryError,
+)
 
 
 class ArtifactError(InputError):
@@ -25,3 +31,39 @@ class StaleWriteError(CanaryctlError):
 
 class FencedError(CanaryctlError):
     """The lease was lost: another controller acts, and this one's writes do not land."""
+
+
+class AmbiguousRefError(InputError):
+    """A shortened reference that more than one row matches; the message lists them."""
+
+
+class FinalReleaseError(ConflictError):
+    """The release has ended: nothing can be asked of it any more."""
+
+
+class UnloggedChangeError(CanaryctlError):
+    """A phase and the events that should lead to it disagree: a fault in the caller."""
+
+
+class EndedInstanceError(CanaryctlError):
+    """An instance that has ended does not come back: another one is started."""
+
+
+class SecondVerdictError(CanaryctlError):
+    """A gate's look was judged already, with another result. The first one stands."""
+
+
+class InvariantError(CanaryctlError):
+    """The database refused a write that would break one of its invariants."""
+
+
+class NoGpuError(TemporaryError):
+    """No GPU is free for the claim now; the message names what is taken by whom."""
+
+
+class StoreUnavailableError(TemporaryError):
+    """The database is locked, full or out of reach."""
+
+
+class SchemaError(PermanentError):
+    """The database's schema is not the one that this version works with."""

@@ -131,6 +131,32 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuClaim:
+    """What an instance needs of GPUs: ``count`` of ``candidates``, each to ``fraction`` (0-1].
+
+    ``inventory``: whose GPUs the indices count ("local", "simulated"). ``share``: other
+    instances that share too may be on the same GPU, as long as the fractions add up to one.
+    """
+
+    inventory: str
+    candidates: tuple[int, ...]
+    count: int
+    fraction: float
+    share: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLease:
+    """A GPU that an instance holds. Gone when the instance has ended."""
+
+    inventory: str
+    gpu: int
+    instance: str
+    fraction: float
+    shared: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """An engine event, stored as it was seen."""
 
@@ -155,6 +181,28 @@ class ReleaseEvent:
     trigger: Trigger | None = None
     actor: str = "controller"
     data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a source answered, word for word, and the values read from it."""
+
+    release: str
+    at: datetime
+    instance: str
+    source: str
+    raw: str
+    values: Any  # JSON types
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What one look of one gate found. There is one per gate and look, and it stands."""
+
+    release: str
+    gate: str
+    at: datetime
+    result: GateResult
 
 
 class Verb(StrEnum):

@@ -1,0 +1,1 @@
+"""A simulated engine: a real server over a step-level model of continuous batching."""

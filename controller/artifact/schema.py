@@ -61,8 +61,8 @@ class Rollout(_Frozen):
     strategy: Literal["surge"] = "surge"
     baseline: Literal["stable"] = "stable"
     steps: tuple[Step, ...] = (
-        Step(weight=5, bake=120.0),
-        Step(weight=50, bake=300.0),
+        Step(weight=5, bake="2m"),
+        Step(weight=50, bake="5m"),
     )
     interval: Seconds = 15.0
     stage_deadlines: StageDeadlines = StageDeadlines()

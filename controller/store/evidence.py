@@ -1,0 +1,174 @@
+"""What was seen and what was made of it: raw answers, faults, measurements, gate states.
+
+Evidence, faults and measurements are facts of a moment: they are added by whoever saw them,
+without a fence, and never changed. A gate's standing is part of a decision and is written
+by :meth:`canaryctl.controller.store.releases.Releases.commit`.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, select
+
+from canaryctl.controller.errors import SecondVerdictError
+from canaryctl.controller.model import Evidence, Fault, GateRecord, Measurement
+from canaryctl.controller.store import tables
+from canaryctl.controller.store.base import Repository
+from canaryctl.controller.store.codec import (
+    evidence_of,
+    fault_of,
+    gate_record_of,
+    measurement_of,
+    pack,
+    result_document,
+    result_of,
+)
+from canaryctl.gates.outcome import GateResult
+
+_PAGE = 200
+_evidence, _faults = tables.evidence, tables.faults
+_records, _measurements = tables.gate_records, tables.measurements
+
+
+class EvidenceLog(Repository):
+    """By release."""
+
+    def add_evidence(  # noqa: PLR0917  the fields of Evidence, in their order
+        self, release: str, at: datetime, instance: str, source: str, raw: str, values: Any
+    ) -> None:
+        """``raw``: the answer as it came, compressed here. ``values``: JSON types."""
+        packed = pack(raw)
+        with self._database.writing() as connection:
+            connection.execute(
+                insert(_evidence).values(
+                    release=release,
+                    at=at,
+                    instance=instance,
+                    source=source,
+                    raw=packed,
+                    values=values,
+                )
+            )
+
+    def evidence(self, release: str) -> Iterator[Evidence]:
+        """In the order it came, a page at a time: no transaction stays open between pages."""
+        last = 0
+        while True:
+            with self._database.reading() as connection:
+                rows = (
+                    connection.execute(
+                        select(_evidence)
+                        .where(_evidence.c.release == release, _evidence.c.id > last)
+                        .order_by(_evidence.c.id)
+                        .limit(_PAGE)
+                    )
+                    .mappings()
+                    .all()
+                )
+            yield from (evidence_of(row) for row in rows)
+            if len(rows) < _PAGE:
+                return
+            last = rows[-1]["id"]
+
+    def add_fault(self, fault: Fault) -> bool:
+        """True when it is new. The first sighting of a kind on an instance stands."""
+        key = (
+            _faults.c.release == fault.release,
+            _faults.c.instance == fault.instance,
+            _faults.c.kind == fault.kind,
+        )
+        with self._database.writing() as connection:
+            if connection.execute(select(_faults.c.kind).where(*key)).one_or_none() is not None:
+                return False
+            connection.execute(
+                insert(_faults).values(
+                    release=fault.release,
+                    instance=fault.instance,
+                    kind=fault.kind,
+                    at=fault.at,
+                    detail=fault.detail,
+                )
+            )
+        return True
+
+    def faults(self, release: str) -> tuple[Fault, ...]:
+        """In the order of their times."""
+        query = (
+            select(_faults)
+            .where(_faults.c.release == release)
+            .order_by(_faults.c.at, _faults.c.instance, _faults.c.kind)
+        )
+        with self._database.reading() as connection:
+            return tuple(fault_of(row) for row in connection.execute(query).mappings())
+
+    def add_measurement(self, release: str, gate: str, at: datetime, result: GateResult) -> None:
+        """The verdict of one look; the same again is no error, another is SecondVerdictError."""
+        key = (
+            _measurements.c.release == release,
+            _measurements.c.gate == gate,
+            _measurements.c.at == at,
+        )
+        with self._database.writing() as connection:
+            first = connection.execute(
+                select(_measurements.c.result).where(*key)
+            ).scalar_one_or_none()
+            if first is None:
+                connection.execute(
+                    insert(_measurements).values(
+                        release=release,
+                        gate=gate,
+                        at=at,
+                        outcome=result.outcome,
+                        result=result_document(result),
+                    )
+                )
+                return
+        if result_document(result_of(first)) != result_document(result):
+            raise SecondVerdictError(
+                f"gate {gate} of release {release} was judged at {at} as "
+                f"{first['outcome']}; found {result.outcome.value} for the same look"
+            )
+
+    def measurements(self, release: str, gate: str | None = None) -> tuple[Measurement, ...]:
+        """The history of looks, in the order of their times."""
+        query = (
+            select(_measurements)
+            .where(_measurements.c.release == release)
+            .order_by(_measurements.c.at, _measurements.c.gate)
+        )
+        if gate is not None:
+            query = query.where(_measurements.c.gate == gate)
+        with self._database.reading() as connection:
+            return tuple(measurement_of(row) for row in connection.execute(query).mappings())
+
+    def gate_records(self, release: str) -> tuple[GateRecord, ...]:
+        """Each gate's state to resume from and latest result, by name."""
+        query = select(_records).where(_records.c.release == release).order_by(_records.c.gate)
+        with self._database.reading() as connection:
+            return tuple(gate_record_of(row) for row in connection.execute(query).mappings())
+
+
+def write_gates(connection: Connection, release: str, gates: Sequence[GateRecord]) -> None:
+    """Each gate's standing in place of its earlier one."""
+    if not gates:
+        return
+    connection.execute(
+        delete(_records).where(
+            _records.c.release == release, _records.c.gate.in_([gate.gate for gate in gates])
+        )
+    )
+    connection.execute(
+        insert(_records),
+        [
+            {
+                "release": release,
+                "gate": gate.gate,
+                "at": gate.at,
+                "outcome": gate.result.outcome,
+                "state": dict(gate.state),
+                "result": result_document(gate.result),
+            }
+            for gate in gates
+        ],
+    )

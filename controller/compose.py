@@ -1,0 +1,127 @@
+"""The composition root: the one place that names concrete adapters."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from canaryctl.common.clock import Clock, SystemClock
+from canaryctl.controller.catalog import Catalog
+from canaryctl.controller.judge import Judge
+from canaryctl.controller.loads import StepLoads
+from canaryctl.controller.loop import LeasedService, holder_name
+from canaryctl.controller.model import GpuClaim, Release
+from canaryctl.controller.observe import Observer
+from canaryctl.controller.reconcile import Reconciler
+from canaryctl.controller.rungs import rungs
+from canaryctl.controller.service import ServiceController, stage_deadlines
+from canaryctl.controller.settings import Settings
+from canaryctl.controller.store import Store, open_store
+from canaryctl.controller.submit import Submitter
+from canaryctl.controller.view import InstanceView, View
+from canaryctl.gates.sources.registry import sample_source
+from canaryctl.runtimes.engines.base import Engine
+from canaryctl.runtimes.engines.registry import engine
+from canaryctl.runtimes.machine import Machine, inspect_machine, preflight
+from canaryctl.runtimes.placements.registry import placement
+from canaryctl.runtimes.routers.registry import router
+from canaryctl.runtimes.spec import RuntimeSpec
+
+WORKERS = 16
+"""Threads that wait for engines: each look at an instance waits at most half a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """Everything a command needs, wired once."""
+
+    settings: Settings
+    clock: Clock
+    store: Store
+    submitter: Submitter
+    controller: Callable[[str], LeasedService]
+    close: Callable[[], None]
+
+
+def compose(settings: Settings, clock: Clock | None = None) -> App:
+    """Wire the adapters that the settings name."""
+    clock = clock or SystemClock()
+    store = open_store(settings)
+    catalog = Catalog(store, engine)
+    place = placement("process", settings.state_dir)
+    route = router("envoy", settings.state_dir, envoy=settings.envoy)
+    source = sample_source("scrape")
+    executor = ThreadPoolExecutor(WORKERS, thread_name_prefix="look")
+    holder = holder_name()
+
+    def metrics_url(member: InstanceView) -> str:
+        if member.instance.handle is None:
+            raise AssertionError(f"{member.instance.id} serves without a handle")
+        return place.base_url(member.instance.handle) + "/metrics"
+
+    def checked(release: Release, view: View) -> tuple[str, ...]:
+        adapter = catalog.engine(release.digest)
+        machine = _machine(adapter, settings)
+        found = preflight(release.document.runtime, adapter, machine)
+        return (*found.faults, *_rung_faults(release, view))
+
+    def controller(service: str) -> LeasedService:
+        observer = Observer(catalog, place, source, executor, stage_deadlines(store))
+        judge = Judge(store, source, catalog, metrics_url, executor)
+        return LeasedService(
+            ServiceController(
+                service,
+                store=store,
+                catalog=catalog,
+                observer=observer,
+                judge=judge,
+                reconciler=Reconciler(
+                    store, catalog, place, route, _claims(settings), settings.host
+                ),
+                router=route,
+                loads=StepLoads(settings.state_dir / "loads"),
+                preflight=checked,
+            ),
+            store,
+            clock,
+            holder,
+        )
+
+    def close() -> None:
+        executor.shutdown(wait=False, cancel_futures=True)
+        store.close()
+
+    return App(settings, clock, store, Submitter(store, engine, place.free_port), controller, close)
+
+
+def _rung_faults(release: Release, view: View) -> tuple[str, ...]:
+    """A release that could not be rolled back is not begun."""
+    known = rungs(release, view)
+    if release.previous_pool is None or any(rung.healthy for rung in known):
+        return ()
+    if any(rung.pool == release.eager_pool for rung in known):
+        return ()
+    return (
+        f"no rollback rung is healthy: {release.previous_pool} is not serving with "
+        f"{release.previous_replicas} instances and there is no eager variant",
+    )
+
+
+def _machine(adapter: Engine, settings: Settings) -> Machine:
+    return inspect_machine(simulated_gpus=settings.simulated_gpus if adapter.simulated else None)
+
+
+def _claims(settings: Settings) -> Callable[[Engine, RuntimeSpec], GpuClaim | None]:
+    def claim(adapter: Engine, runtime: RuntimeSpec) -> GpuClaim | None:
+        """A tensor-parallel set of GPUs is leased as one."""
+        if runtime.gpu.count == 0:
+            return None
+        machine = _machine(adapter, settings)
+        return GpuClaim(
+            inventory="simulated" if adapter.simulated else "local",
+            candidates=tuple(gpu.index for gpu in machine.gpus_like(runtime.gpu.model)),
+            count=runtime.gpu.count,
+            fraction=runtime.gpu.memory_fraction,
+            share=runtime.gpu.share,
+        )
+
+    return claim

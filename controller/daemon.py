@@ -1,0 +1,75 @@
+"""``canaryctl serve``: every service ticked on a schedule, for as long as the daemon runs.
+
+APScheduler owns the schedule: one job a service, never two of the same at once, late ticks
+folded into one. A service with an active release is ticked four times a second (an engine's
+death must reach the router within two seconds), an idle one once.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from canaryctl.common.errors import CanaryctlError
+from canaryctl.controller.compose import App
+from canaryctl.controller.loop import TICK_S, LeasedService
+
+log = logging.getLogger(__name__)
+
+DISCOVER_S = 1.0
+IDLE_TICK_S = 1.0
+MAX_SERVICES_AT_ONCE = 8
+
+
+class Daemon:
+    """Ticks all services until stopped. Running engines and routers outlive it."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._services: dict[str, LeasedService] = {}
+        self._scheduler = BackgroundScheduler(
+            executors={"default": ThreadPoolExecutor(MAX_SERVICES_AT_ONCE)},
+            job_defaults={"max_instances": 1, "coalesce": True, "misfire_grace_time": None},
+            timezone="UTC",
+        )
+
+    def run(self, stop: threading.Event, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Block until ``stop`` is set; then finish the ticks under way and let the leases go."""
+        logging.getLogger("apscheduler").setLevel(logging.ERROR)
+        self._discover()
+        self._scheduler.add_job(self._discover, "interval", seconds=DISCOVER_S, id="discover")
+        self._scheduler.start()
+        on_ready()
+        try:
+            stop.wait()
+        finally:
+            self._scheduler.shutdown(wait=True)
+            for leased in self._services.values():
+                leased.close()
+
+    def _discover(self) -> None:
+        """New services get a job; the pace follows whether a release is active."""
+        active = {release.service for release in self._app.store.active_releases()}
+        for service in self._app.store.services():
+            name = service.name
+            seconds = TICK_S if name in active else IDLE_TICK_S
+            job = self._scheduler.get_job(name)
+            if name not in self._services:
+                self._services[name] = self._app.controller(name)
+            if job is None:
+                self._scheduler.add_job(
+                    self._tick, "interval", args=(name,), seconds=seconds, id=name
+                )
+            elif job.trigger.interval.total_seconds() != seconds:
+                job.reschedule("interval", seconds=seconds)
+
+    def _tick(self, name: str) -> None:
+        """One service's trouble stops neither the schedule nor any other service."""
+        try:
+            self._services[name].tick()
+        except CanaryctlError:
+            log.exception("tick of %s failed; the next one tries again", name)
+        except Exception:
+            log.exception("tick of %s failed unexpectedly; the next one tries again", name)

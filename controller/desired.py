@@ -1,0 +1,121 @@
+"""What should run and where traffic should go, from the records and what is warm. Pure.
+
+Reconciling compares this with what is; both are made anew at every tick, so a crash between
+any two effects loses nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from canaryctl.controller.model import Release, Service
+from canaryctl.controller.plan import Plan
+from canaryctl.controller.rungs import best_rung, must_start
+from canaryctl.controller.states import FINAL, Phase
+from canaryctl.controller.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class PoolTarget:
+    """A pool that should exist. ``restart``: a member that dies is replaced, with back-off."""
+
+    pool: str
+    digest: str
+    replicas: int
+    restart: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    pools: tuple[PoolTarget, ...] = ()
+    weights: Mapping[str, int] = field(default_factory=dict)
+    fallback: Mapping[str, str] = field(default_factory=dict)
+
+    def target(self, pool: str) -> PoolTarget | None:
+        return next((target for target in self.pools if target.pool == pool), None)
+
+
+def desired(view: View, eager_digest: str | None) -> Desired:
+    """The state to reach now. ``eager_digest``: of the release's eager variant, if it has one."""
+    release, plan = view.release, view.plan
+    if release is None or plan is None or release.phase in FINAL:
+        return _steady(view.service, view)
+    if release.phase in (Phase.PENDING, Phase.PREFLIGHT):
+        return _steady(view.service, view)
+    if release.phase is Phase.ROLLING_BACK:
+        return _rolling_back(release, view, eager_digest)
+    return _rolling_out(release, plan, view, eager_digest)
+
+
+def _steady(service: Service, view: View) -> Desired:
+    if service.stable_pool is None or service.stable_digest is None:
+        return Desired()
+    pool = service.stable_pool
+    return Desired(
+        pools=(PoolTarget(pool, service.stable_digest, service.stable_replicas, restart=True),),
+        weights={pool: 100} if view.pool(pool).ready else {},
+    )
+
+
+def _previous(release: Release) -> tuple[PoolTarget, ...]:
+    if release.previous_pool is None or release.previous_digest is None:
+        return ()
+    return (
+        PoolTarget(
+            release.previous_pool, release.previous_digest, release.previous_replicas, restart=True
+        ),
+    )
+
+
+def _rolling_out(release: Release, plan: Plan, view: View, eager_digest: str | None) -> Desired:
+    pools = list(_previous(release))
+    if plan.eager_baseline and eager_digest is not None:
+        pools.append(PoolTarget(release.eager_pool, eager_digest, 1, restart=True))
+    full = release.phase in (Phase.PROMOTING, Phase.WATCHING)
+    replicas = plan.replicas if full else plan.steps[release.step].canary_replicas
+    pools.append(PoolTarget(release.pool, release.digest, replicas, restart=False))
+    return Desired(
+        pools=tuple(pools),
+        weights=_shares(release, plan, view),
+        fallback={release.pool: release.previous_pool} if release.previous_pool else {},
+    )
+
+
+def _shares(release: Release, plan: Plan, view: View) -> dict[str, int]:
+    """The release's wanted weight, held to what is warm. A dead pool gets nothing."""
+    canary, previous = view.pool(release.pool), view.pool(release.previous_pool)
+    capacity = 100 * canary.ready // plan.replicas
+    weight = min(release.weight, capacity)
+    if release.previous_pool is None:
+        # Before promotion a first release serves nobody; after it there is nothing beside it.
+        return {release.pool: 100} if release.weight == 100 and canary.ready else {}
+    if not previous.ready and canary.ready and release.weight > 0:
+        # Whoever has users already keeps them all while the other side restarts.
+        return {release.pool: 100}
+    if not canary.ready or weight == 0:
+        return {release.previous_pool: 100} if previous.ready else {}
+    if weight == 100:
+        return {release.pool: 100}
+    return {release.pool: weight, release.previous_pool: 100 - weight}
+
+
+def _rolling_back(release: Release, view: View, eager_digest: str | None) -> Desired:
+    pools = list(_previous(release))
+    for rung in must_start(release, view):
+        if rung.pool == release.eager_pool and eager_digest is not None:
+            pools.append(PoolTarget(rung.pool, eager_digest, rung.replicas, restart=True))
+    best = best_rung(release, view)
+    if best is not None:
+        return Desired(tuple(pools), {best.pool: 100})
+    # No rung can take it yet: whoever serves keeps serving, the previous runtime first. The
+    # canary is kept only while it has users; one that never had any is of no help.
+    held: dict[str, int] = {}
+    if view.pool(release.previous_pool).ready and release.previous_pool is not None:
+        held = {release.previous_pool: 100}
+    elif view.pool(release.pool).ready and (view.effective or {}).get(release.pool, 0) > 0:
+        held = {release.pool: 100}
+        pools.append(
+            PoolTarget(
+                release.pool, release.digest, view.pool(release.pool).launched, restart=False
+            )
+        )
+    return Desired(tuple(pools), held)

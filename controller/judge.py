@@ -1,0 +1,328 @@
+"""Judging: scrape the arms, take exact differences, ask every gate, fold to a verdict.
+
+Hard gates listen to events and are asked at every tick; the others look once an interval.
+What each look saw is kept as evidence. Gate states live in the store, so a controller that
+starts again goes on with the same evidence; only the window under way is lost.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from canaryctl.common.metrics import MetricRef, Signal
+from canaryctl.controller.catalog import Catalog
+from canaryctl.controller.model import GateRecord, Release, ReleaseKind
+from canaryctl.controller.plan import HARD_GATES, Plan
+from canaryctl.controller.states import Phase
+from canaryctl.controller.store import Store
+from canaryctl.controller.view import InstanceView, PoolView
+from canaryctl.gates.base import Event, Gate, GateContext, Look, State
+from canaryctl.gates.deltas import window
+from canaryctl.gates.fold import fold
+from canaryctl.gates.outcome import GateResult, Outcome, Verdict
+from canaryctl.gates.registry import build, needs_baseline, spends_alpha
+from canaryctl.gates.samples import ArmWindow, Histogram, Scrape, Series
+from canaryctl.gates.sources.base import SampleSource, Target
+from canaryctl.gates.spec import GateSpec
+
+WARM_LOOK_S = 1.0
+"""Before traffic there is nothing to wait an interval for: two scrapes this far apart."""
+
+PROGRESS_DEFAULT = GateSpec(name="progress", max_seconds="10s")
+_IMPLICIT = {
+    "engine_exit": GateSpec(name="engine_exit", max=0),
+    "oom": GateSpec(name="oom", max=0),
+    "progress": PROGRESS_DEFAULT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceRow:
+    """One scrape that a look used."""
+
+    instance: str
+    at: datetime
+    source: str
+    raw: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """``records`` are to be stored in the same commit as what is decided on them."""
+
+    verdict: Verdict
+    records: tuple[GateRecord, ...] = ()
+    evidence: tuple[EvidenceRow, ...] = ()
+    changes: tuple[str, ...] = ()  # gates whose outcome is another than before, in words
+    looked: bool = False  # a whole look was taken at this tick
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is kept between two looks at one release."""
+
+    gates: dict[str, Gate]
+    states: dict[str, State]
+    results: dict[str, GateResult]
+    scrapes: dict[str, Scrape] = field(default_factory=dict)
+    looked_at: datetime | None = None
+    looks: int = 0
+    step: int = -1
+    step_requests: int = 0
+
+
+def gate_specs(release: Release, plan: Plan) -> tuple[GateSpec, ...]:
+    """The gates that judge this release: those declared that can apply, and every hard one."""
+    declared = release.document.gates
+    if release.kind is ReleaseKind.ROLLBACK:
+        specs = [spec for spec in declared if spec.name in HARD_GATES]
+    elif plan.compares:
+        specs = list(declared)
+    else:
+        specs = [spec for spec in declared if not needs_baseline(spec)]
+    names = {spec.name for spec in specs}
+    return (*specs, *(spec for name, spec in _IMPLICIT.items() if name not in names))
+
+
+class Judge:
+    """The gates of a service's release. ``metrics_url``: an instance's metrics page."""
+
+    def __init__(
+        self,
+        store: Store,
+        source: SampleSource,
+        catalog: Catalog,
+        metrics_url: Callable[[InstanceView], str],
+        executor: Executor,
+    ) -> None:
+        self._store, self._source, self._catalog = store, source, catalog
+        self._metrics_url, self._executor = metrics_url, executor
+        self._memories: dict[str, _Memory] = {}
+
+    def looks(self, release: str) -> int:
+        memory = self._memories.get(release)
+        return memory.looks if memory else 0
+
+    def step_requests(self, release: Release) -> int:
+        memory = self._memories.get(release.id)
+        return memory.step_requests if memory and memory.step == release.step else 0
+
+    def judge(
+        self,
+        release: Release,
+        plan: Plan,
+        pools: Mapping[str, PoolView],
+        *,
+        events: Sequence[Event],
+        progress_checks: int,
+        now: datetime,
+    ) -> Judgement:
+        memory = self._memory(release, plan)
+        if memory.step != release.step:
+            memory.step, memory.step_requests = release.step, 0
+        canary = [m for m in pools.get(release.pool, PoolView()).members if m.serving]
+        baseline = (
+            [m for m in pools.get(plan.baseline_pool, PoolView()).members if m.serving]
+            if plan.baseline_pool
+            else []
+        )
+        base = Look(
+            at=now.timestamp(),
+            canary=ArmWindow((), len(canary)),
+            baseline=ArmWindow((), len(baseline)) if plan.compares else None,
+            canary_events=tuple(events),
+            progress_checks=progress_checks,
+        )
+        evidence: tuple[EvidenceRow, ...] = ()
+        looked = False
+        look = base
+        if canary and self._due(memory, release, now):
+            look, evidence, looked = self._look(memory, base, release, plan, canary, baseline, now)
+        records, changes = [], []
+        for name, gate in memory.gates.items():
+            if not (gate.hard or looked):
+                continue
+            before = memory.results.get(name)
+            state, result = gate.look(memory.states[name], look)
+            memory.states[name], memory.results[name] = state, result
+            if before is None or before.outcome is not result.outcome:
+                changes.append(f"{name} is {result.outcome.value}: {result.reason}")
+            elif not looked:
+                continue
+            records.append(GateRecord(release.id, name, now, state, result))
+        verdict = fold(
+            [self._standing(memory, name) for name in memory.gates],
+            required=tuple(memory.gates),
+            promote_on=release.document.rollout.promote_on.value,
+        )
+        return Judgement(verdict, tuple(records), evidence, tuple(changes), looked)
+
+    def _standing(self, memory: _Memory, name: str) -> GateResult:
+        return memory.results.get(name) or GateResult(
+            name, Outcome.INCONCLUSIVE, "not looked at yet"
+        )
+
+    def _memory(self, release: Release, plan: Plan) -> _Memory:
+        memory = self._memories.get(release.id)
+        if memory is None:
+            specs = gate_specs(release, plan)
+            context = GateContext(
+                gates_total=max(1, sum(spends_alpha(spec) for spec in specs)),
+                detectable=release.document.rollout.detectable,
+                interval_s=release.document.rollout.interval,
+                canary_share=plan.deciding_share,
+                has_baseline=plan.compares,
+            )
+            gates = {spec.name: build(spec, context) for spec in specs}
+            memory = _Memory(
+                gates=gates,
+                states={name: gate.start() for name, gate in gates.items()},
+                results={},
+            )
+            for record in self._store.gate_records(release.id):
+                if record.gate in gates:
+                    memory.states[record.gate] = dict(record.state)
+                    memory.results[record.gate] = record.result
+            self._memories = {release.id: memory}  # one active release a service
+        return memory
+
+    def _due(self, memory: _Memory, release: Release, now: datetime) -> bool:
+        if memory.looked_at is None:
+            return True
+        interval = release.document.rollout.interval
+        if release.phase is Phase.WARMING:
+            interval = min(interval, WARM_LOOK_S)
+        return (now - memory.looked_at).total_seconds() >= interval
+
+    def _look(
+        self,
+        memory: _Memory,
+        base: Look,
+        release: Release,
+        plan: Plan,
+        canary: Sequence[InstanceView],
+        baseline: Sequence[InstanceView],
+        now: datetime,
+    ) -> tuple[Look, tuple[EvidenceRow, ...], bool]:
+        members = {m.instance.id: m for m in (*canary, *baseline)}
+        scrapes = self._scrape(release, list(members.values()), memory, now)
+        first = memory.looked_at is None
+        before = memory.scrapes
+        memory.scrapes, memory.looked_at = scrapes, now
+        evidence = tuple(
+            EvidenceRow(s.instance, now, s.source, s.raw, _values(s)) for s in scrapes.values()
+        )
+        if first:
+            return base, evidence, False
+        memory.looks += 1
+        canary_window = window([m.instance.id for m in canary], before, scrapes)
+        baseline_window = (
+            window([m.instance.id for m in baseline], before, scrapes) if plan.compares else None
+        )
+        answered = _requests(canary_window)
+        memory.step_requests += answered
+        look = Look(
+            at=base.at,
+            canary=canary_window,
+            baseline=baseline_window,
+            unequal_load=self._unequal(release, plan, canary_window, baseline_window),
+            canary_limits=self._limits(canary),
+            baseline_limits=self._limits(baseline),
+            canary_events=base.canary_events,
+            progress_checks=base.progress_checks,
+        )
+        return look, evidence, True
+
+    def _scrape(
+        self,
+        release: Release,
+        members: Sequence[InstanceView],
+        memory: _Memory,
+        now: datetime,
+    ) -> dict[str, Scrape]:
+        wanted = frozenset().union(*(gate.needs() for gate in memory.gates.values())) | {
+            Signal.REQUESTS
+        }
+
+        def read(member: InstanceView) -> Scrape:
+            artifact = self._catalog.artifact(member.instance.digest)
+            known = self._catalog.engine(artifact.digest).metrics(artifact.runtime.engine.version)
+            refs: dict[Signal, MetricRef] = {s: known[s] for s in wanted if s in known}
+            role = "canary" if member.instance.pool == release.pool else "baseline"
+            target = Target(
+                instance=member.instance.id,
+                url=self._metrics_url(member),
+                labels={
+                    "service": release.service,
+                    "artifact": artifact.digest,
+                    "release": release.id,
+                    "role": role,
+                    "instance": member.instance.id,
+                },
+            )
+            return self._source.read(target, refs, now.timestamp())
+
+        return {scrape.instance: scrape for scrape in self._executor.map(read, members)}
+
+    def _limits(self, members: Sequence[InstanceView]) -> Mapping[str, int] | None:
+        if not members:
+            return None
+        limits = self._catalog.artifact(members[0].instance.digest).runtime.limits
+        return {
+            "max_num_seqs": limits.max_num_seqs,
+            "max_num_batched_tokens": limits.max_num_batched_tokens,
+            "max_model_len": limits.max_model_len,
+        }
+
+    def _unequal(
+        self,
+        release: Release,
+        plan: Plan,
+        canary: ArmWindow,
+        baseline: ArmWindow | None,
+    ) -> str | None:
+        """As planned, and as measured: requests per engine in this window must agree, too."""
+        if baseline is None:
+            return None
+        if release.phase not in (Phase.PROGRESSING, Phase.PAUSED):
+            return f"traffic is not shared by steps while {release.phase.value}"
+        if release.step_at is None:
+            return "the step's weight is not in force yet"
+        planned = plan.steps[release.step].unequal_load
+        if planned:
+            return planned
+        each_canary = _requests(canary) / max(1, canary.instances)
+        each_baseline = _requests(baseline) / max(1, baseline.instances)
+        most = max(each_canary, each_baseline)
+        # 20 % and three standard deviations of a Poisson count: chance alone is no difference.
+        if abs(each_canary - each_baseline) > 0.2 * most + 3 * (2 * most) ** 0.5:
+            return (
+                f"in the last window a canary engine answered {each_canary:.0f} requests "
+                f"and a baseline engine {each_baseline:.0f}"
+            )
+        return None
+
+
+def _requests(arm: ArmWindow) -> int:
+    total = 0.0
+    for delta in arm.deltas:
+        value = delta.values.get(Signal.REQUESTS)
+        if isinstance(value, Series):
+            total += value.total
+    return round(total)
+
+
+def _values(scrape: Scrape) -> dict[str, Any]:
+    """A readable digest of a scrape; the raw lines hold everything."""
+    found: dict[str, Any] = {}
+    for signal, value in scrape.values.items():
+        if isinstance(value, Series):
+            found[signal.value] = value.total
+        elif isinstance(value, Histogram):
+            found[signal.value] = {"count": value.count, "sum": value.sum}
+        else:
+            found[signal.value] = {"missing": value.reason}
+    return found

@@ -1,0 +1,108 @@
+"""Ticking under a lease: in the foreground for ``release --wait``, on a schedule for ``serve``.
+
+Each service has a lease of its own, so that several commands may work side by side; whoever
+holds it acts and everybody else only reads.
+"""
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import uuid4
+
+from canaryctl.common.clock import Clock
+from canaryctl.controller.errors import FencedError
+from canaryctl.controller.model import Lease, Release
+from canaryctl.controller.service import ServiceController, Tick
+from canaryctl.controller.states import FINAL, Phase
+from canaryctl.controller.store import Store
+
+log = logging.getLogger(__name__)
+
+LEASE_TTL_S = 6.0
+RENEW_AFTER_S = 1.5
+TICK_S = 0.25
+SETTLE_LIMIT_S = 120.0
+"""After a release is final, how long the foreground waits for drains; then it says so."""
+
+
+def holder_name() -> str:
+    """Unique for each process, and telling: host, pid, and a part that no restart repeats."""
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:6]}"
+
+
+class LeasedService:
+    """A service that is ticked while its lease is held."""
+
+    def __init__(
+        self, controller: ServiceController, store: Store, clock: Clock, holder: str
+    ) -> None:
+        self.controller = controller
+        self._store, self._clock, self._holder = store, clock, holder
+        self._lease: Lease | None = None
+
+    def tick(self) -> Tick | None:
+        """One tick; None while another holder acts."""
+        now = self._clock.now()
+        name = f"service:{self.controller.service}"
+        try:
+            if self._lease is None:
+                self._lease = self._store.acquire(name, self._holder, LEASE_TTL_S, now)
+            elif self._lease.expires_at - now < timedelta(seconds=LEASE_TTL_S - RENEW_AFTER_S):
+                self._lease = self._store.renew(self._lease, LEASE_TTL_S, now)
+            if self._lease is None:
+                return None
+            return self.controller.tick(now, self._lease)
+        except FencedError as error:
+            log.warning("%s: the lease is lost; another controller acts (%s)", name, error)
+            self._lease = None
+            return None
+
+    def close(self) -> None:
+        """Let go, so that the next holder need not wait for the lease to expire."""
+        self.controller.close()
+        if self._lease is not None:
+            self._store.release_lease(self._lease)
+            self._lease = None
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """How waiting ended. ``timed_out``: the release is still held."""
+
+    release: Release
+    timed_out: bool
+    settled: bool
+
+
+def wait_for(
+    release_id: str,
+    leased: LeasedService,
+    store: Store,
+    clock: Clock,
+    *,
+    until_promoted: bool = False,
+    timeout_s: float | None = None,
+    on_tick: Callable[[Release], None] = lambda release: None,
+) -> Waited:
+    """Tick (or watch another holder tick) until the release is final and its drains are done."""
+    started = clock.now()
+    final_at = None
+    while True:
+        tick = leased.tick()
+        now = clock.now()
+        release = store.release(release_id)
+        on_tick(release)
+        if until_promoted and release.phase is Phase.WATCHING:
+            return Waited(release, timed_out=False, settled=False)
+        if release.phase in FINAL:
+            final_at = final_at or now
+            is_settled = tick is None or tick.settled
+            if is_settled or now - final_at > timedelta(seconds=SETTLE_LIMIT_S):
+                return Waited(release, timed_out=False, settled=is_settled)
+        elif timeout_s is not None and now - started > timedelta(seconds=timeout_s):
+            return Waited(release, timed_out=True, settled=False)
+        spent = (clock.now() - now).total_seconds()
+        clock.sleep(max(0.02, TICK_S - spent))

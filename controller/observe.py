@@ -1,0 +1,240 @@
+"""Observing: what every instance of a service is doing now. It looks, records, and decides
+nothing; warm-up and progress checks are the only requests it makes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import httpx
+
+from canaryctl.common.metrics import MetricRef, Signal
+from canaryctl.controller.catalog import Catalog
+from canaryctl.controller.model import Fault, Instance, InstanceState
+from canaryctl.controller.view import InstanceView
+from canaryctl.gates.samples import Scrape, Series
+from canaryctl.gates.sources.base import SampleSource, Target
+from canaryctl.runtimes.engines.base import EngineFault, LogFacts, Stage
+from canaryctl.runtimes.httpclient import client
+from canaryctl.runtimes.logtail import LogTail
+from canaryctl.runtimes.placements.base import Liveness, Placement, Status
+from canaryctl.runtimes.progress import ProgressProbe
+from canaryctl.runtimes.readiness import assess, overdue
+from canaryctl.runtimes.warmup import WarmupRun, plan_requests
+
+HEALTH_TIMEOUT_S = 0.5
+STOP_FOR_HANGING_AFTER = 3  # failed progress checks in a row, outside a release
+
+
+@dataclass(slots=True)
+class _Tracker:
+    """What is remembered of one instance between ticks; all of it can be found out again."""
+
+    log: LogTail
+    facts: LogFacts = LogFacts()
+    warmup: WarmupRun | None = None
+    grid: tuple[int, ...] | None = None
+    grid_read: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An instance after a look, and the faults that the look found."""
+
+    view: InstanceView
+    faults: tuple[tuple[EngineFault, str], ...] = ()
+
+
+class Observer:
+    """Looks at instances. ``deadlines``: instance → seconds allowed for each stage."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        placement: Placement,
+        source: SampleSource,
+        executor: Executor,
+        deadlines: Callable[[Instance], Mapping[str, float]],
+    ) -> None:
+        self._catalog, self._placement, self._source = catalog, placement, source
+        self._executor, self._deadlines = executor, deadlines
+        self._trackers: dict[str, _Tracker] = {}
+        self._http = client(HEALTH_TIMEOUT_S)
+        self.progress = ProgressProbe()
+
+    def observe(self, instances: Sequence[Instance], now: datetime) -> tuple[Seen, ...]:
+        """All of them, side by side: one that does not answer delays no other."""
+        known = {instance.id for instance in instances}
+        for gone in self._trackers.keys() - known:
+            self._forget(gone)
+        return tuple(self._executor.map(lambda instance: self._look(instance, now), instances))
+
+    def close(self) -> None:
+        for instance in list(self._trackers):
+            self._forget(instance)
+        self._http.close()
+        self.progress.close()
+
+    def _forget(self, instance: str) -> None:
+        tracker = self._trackers.pop(instance)
+        if tracker.warmup is not None:
+            tracker.warmup.cancel()
+
+    def _look(self, instance: Instance, now: datetime) -> Seen:
+        if instance.state is InstanceState.REQUESTED:
+            return Seen(InstanceView(instance, alive=False))
+        status = self._placement.status(instance.id, instance.digest, instance.handle)
+        if instance.state is InstanceState.STOPPING:
+            alive = status.liveness is Liveness.RUNNING
+            running = self._running_requests(instance, now) if alive else 0
+            return Seen(InstanceView(instance, alive, running_requests=running))
+        tracker = self._tracker(instance)
+        version = self._catalog.artifact(instance.digest).runtime.engine.version
+        # The log is read after the status: what an engine said before it died is there by now.
+        tracker.facts = self._catalog.engine(instance.digest).read_log(tracker.log.lines(), version)
+        faults = [(EngineFault.OOM, line) for line in tracker.facts.out_of_memory[:1]]
+        if status.liveness is not Liveness.RUNNING:
+            return self._ended(instance, tracker, status, faults)
+        health = self._health(instance)
+        if instance.state is InstanceState.STARTING:
+            return self._starting(instance, tracker, health, faults, now)
+        return self._ready(instance, health, faults)
+
+    def _tracker(self, instance: Instance) -> _Tracker:
+        if instance.id not in self._trackers:
+            log = LogTail(self._placement.log_path(instance.id))
+            self._trackers[instance.id] = _Tracker(log)
+        return self._trackers[instance.id]
+
+    def _ended(
+        self,
+        instance: Instance,
+        tracker: _Tracker,
+        status: Status,
+        faults: list[tuple[EngineFault, str]],
+    ) -> Seen:
+        code = "unknown" if status.exit_code is None else str(status.exit_code)
+        why = f"; it said: {tracker.facts.fatal[-1].strip()}" if tracker.facts.fatal else ""
+        detail = f"{instance.id} ended without being asked, exit code {code}{why}"
+        faults.append((EngineFault.EXIT, detail))
+        after = replace(instance, exit_code=status.exit_code, reason=detail)
+        return Seen(InstanceView(after, alive=False), tuple(faults))
+
+    def _health(self, instance: Instance) -> int | None:
+        """The status of the health page; None: no answer in time, which proves nothing."""
+        if instance.handle is None:
+            return None
+        url = self._placement.base_url(instance.handle)
+        path = self._catalog.engine(instance.digest).health_path()
+        try:
+            return self._http.get(url + path).status_code
+        except httpx.HTTPError:
+            return None
+
+    def _starting(
+        self,
+        instance: Instance,
+        tracker: _Tracker,
+        health: int | None,
+        faults: list[tuple[EngineFault, str]],
+        now: datetime,
+    ) -> Seen:
+        spec = self._catalog.artifact(instance.digest).runtime
+        if health == httpx.codes.OK and not tracker.grid_read:
+            tracker.grid, tracker.grid_read = self._grid(instance, now), True
+        readiness = assess(
+            tracker.facts,
+            alive=True,
+            health_ok=health == httpx.codes.OK,
+            spec=spec,
+            warmed=tracker.warmup is not None and tracker.warmup.result == "done",
+            captured=tracker.grid,
+            previous=instance.stages,
+            now=now,
+        )
+        fault = readiness.fault and f"readiness: {readiness.fault}"
+        if Stage.CAPTURED in readiness.stages and tracker.warmup is None and not fault:
+            tracker.warmup = self._warm(instance)
+        if tracker.warmup is not None and tracker.warmup.result == "failed":
+            fault = f"warmup: {tracker.warmup.reason}"
+        late = overdue(readiness.stages, self._deadlines(instance), now)
+        if late and not fault:
+            fault = f"readiness: {late}"
+        ready = Stage.READY in readiness.stages and not fault
+        after = replace(
+            instance,
+            stages=readiness.stages,
+            state=InstanceState.READY if ready else InstanceState.STARTING,
+            facts=_facts(tracker),
+        )
+        return Seen(InstanceView(after, alive=True, fault=fault), tuple(faults))
+
+    def _warm(self, instance: Instance) -> WarmupRun:
+        artifact = self._catalog.artifact(instance.digest)
+        if instance.handle is None:
+            raise AssertionError(f"{instance.id} is starting without a handle")
+        run = WarmupRun(
+            self._placement.base_url(instance.handle),
+            self._catalog.engine(instance.digest).model_name(artifact.runtime),
+            plan_requests(artifact.runtime.warmup_plan, artifact.runtime.limits),
+        )
+        run.start()
+        return run
+
+    def _ready(
+        self, instance: Instance, health: int | None, faults: list[tuple[EngineFault, str]]
+    ) -> Seen:
+        dead = health == httpx.codes.SERVICE_UNAVAILABLE
+        if dead:
+            faults.append((EngineFault.EXIT, f"{instance.id} answers 503: its engine is dead"))
+        return Seen(InstanceView(instance, alive=not dead), tuple(faults))
+
+    def _grid(self, instance: Instance, now: datetime) -> tuple[int, ...] | None:
+        """The sizes that the engine itself reports; None: it cannot say."""
+        info = self._read(instance, (Signal.GRID,), now).values.get(Signal.GRID)
+        if not isinstance(info, Series):
+            return None
+        for labels in info.values:
+            sizes = dict(labels).get("sizes")
+            if sizes is not None:
+                return tuple(int(size) for size in sizes.split(",") if size)
+        return None
+
+    def _running_requests(self, instance: Instance, now: datetime) -> int | None:
+        values = self._read(instance, (Signal.RUNNING, Signal.WAITING), now).values
+        counts = [v.total for v in values.values() if isinstance(v, Series)]
+        return round(sum(counts)) if len(counts) == len(values) and counts else None
+
+    def _read(self, instance: Instance, signals: Sequence[Signal], now: datetime) -> Scrape:
+        artifact = self._catalog.artifact(instance.digest)
+        known = self._catalog.engine(instance.digest).metrics(artifact.runtime.engine.version)
+        refs: dict[Signal, MetricRef] = {s: known[s] for s in signals if s in known}
+        if instance.handle is None:
+            raise AssertionError(f"{instance.id} has no handle to be read by")
+        url = self._placement.base_url(instance.handle) + "/metrics"
+        return self._source.read(Target(instance.id, url, {}), refs, now.timestamp())
+
+
+def _facts(tracker: _Tracker) -> dict[str, Any]:
+    facts = tracker.facts
+    found: dict[str, Any] = {
+        "stage_seconds": dict(facts.stage_seconds),
+        "graph_bytes": facts.graph_bytes,
+        "weights_bytes": facts.weights_bytes,
+        "kv_cache_tokens": facts.kv_cache_tokens,
+        "max_concurrency": facts.max_concurrency,
+        "captured_sizes": list(tracker.grid) if tracker.grid is not None else None,
+        "warnings": list(facts.warnings[:20]),
+    }
+    if tracker.warmup is not None:
+        found["warmup_seconds"] = dict(tracker.warmup.seconds)
+    return found
+
+
+def fault_records(release: str, seen: Sequence[Seen], now: datetime) -> tuple[Fault, ...]:
+    return tuple(
+        Fault(release, item.view.instance.id, kind, now, detail)
+        for item in seen
+        for kind, detail in item.faults
+    )

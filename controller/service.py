@@ -1,0 +1,314 @@
+"""One tick of one service: observe → judge → decide → commit → reconcile.
+
+The intent is committed before any effect, in the same transaction as the verdict it rests on.
+The tick is re-entrant by construction: it starts from the store every time.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from canaryctl.controller.catalog import Catalog
+from canaryctl.controller.decide import Decision, decide
+from canaryctl.controller.desired import desired
+from canaryctl.controller.errors import StaleWriteError
+from canaryctl.controller.judge import Judge, Judgement, gate_specs
+from canaryctl.controller.loads import StepLoads
+from canaryctl.controller.model import (
+    Fault,
+    Instance,
+    Lease,
+    Release,
+    ReleaseEvent,
+    Service,
+)
+from canaryctl.controller.observe import Observer, Seen
+from canaryctl.controller.plan import Plan, make_plan
+from canaryctl.controller.reconcile import Reconciler, Trouble, settled
+from canaryctl.controller.states import FINAL, Phase
+from canaryctl.controller.store import Store
+from canaryctl.controller.view import InstanceView, LoadState, PoolView, View
+from canaryctl.gates.base import Event
+from canaryctl.runtimes.engines.base import EngineFault
+from canaryctl.runtimes.routers.base import Router
+
+JUDGED = frozenset(
+    {
+        Phase.DEPLOYING,
+        Phase.WARMING,
+        Phase.PROGRESSING,
+        Phase.PAUSED,
+        Phase.PROMOTING,
+        Phase.WATCHING,
+    }
+)
+"""Gates live in every phase in which the canary runs."""
+
+Preflight = Callable[[Release, View], tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What one tick left behind."""
+
+    release: Release | None
+    settled: bool
+    troubles: tuple[Trouble, ...] = ()
+
+
+@dataclass(slots=True)
+class _Known:
+    """Remembered between ticks; all of it is made anew after a restart."""
+
+    preflight: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    troubles: tuple[Trouble, ...] = ()
+
+
+class ServiceController:
+    """Acts on one service under its lease."""
+
+    def __init__(
+        self,
+        service: str,
+        store: Store,
+        catalog: Catalog,
+        observer: Observer,
+        judge: Judge,
+        reconciler: Reconciler,
+        router: Router,
+        loads: StepLoads,
+        preflight: Preflight,
+    ) -> None:
+        self.service = service
+        self._store, self._catalog = store, catalog
+        self._observer, self._judge, self._reconciler = observer, judge, reconciler
+        self._router, self._loads = router, loads
+        self._preflight = preflight
+        self._known = _Known()
+
+    def tick(self, now: datetime, fence: Lease) -> Tick:
+        """Raises FencedError when the lease is lost; every other trouble is in the result."""
+        service = self._store.service(self.service)
+        self._router.ensure(service.name, service.port)
+        release = self._store.active_release(self.service)
+        plan = make_plan(release) if release else None
+        seen = self._observe(release, plan, fence, now)
+        view = self._view(service, release, plan, seen, now)
+        judgement = self._judged(view, release, plan)
+        if judgement is not None and release is not None:
+            view = replace(
+                view,
+                verdict=judgement.verdict,
+                looked=self._judge.looks(release.id) > 0,
+                step_requests=self._judge.step_requests(release),
+            )
+        try:
+            view = self._decide(view, judgement, fence)
+        except StaleWriteError:
+            # Another writer was first: nothing was decided, and the next tick reads anew.
+            return Tick(release, False)
+        return self._act(view, fence)
+
+    # Observe
+
+    def _observe(
+        self, release: Release | None, plan: Plan | None, fence: Lease, now: datetime
+    ) -> tuple[Seen, ...]:
+        instances = self._store.instances(service=self.service, live_only=True)
+        seen = self._observer.observe(instances, now)
+        for before, item in zip(instances, seen, strict=True):
+            if item.view.instance != before:
+                self._store.update_instance(item.view.instance, fence=fence, now=now)
+        if release is not None and plan is not None and release.phase in JUDGED:
+            self._progress(release, plan, seen, now)
+            for fault in self._faults(release, seen, now):
+                self._store.add_fault(fault)
+        return seen
+
+    def _progress(self, release: Release, plan: Plan, seen: Sequence[Seen], now: datetime) -> None:
+        """One token from every warm instance of both arms: what one arm gets, the other gets."""
+        spec = next(s for s in gate_specs(release, plan) if s.name == "progress")
+        timeout_s = spec.max_seconds or 10.0
+        for item in seen:
+            instance = item.view.instance
+            if item.view.serving and instance.handle is not None:
+                runtime = self._catalog.artifact(instance.digest).runtime
+                self._observer.check_progress(
+                    instance.id,
+                    self._observer.base_url(instance),
+                    self._catalog.engine(instance.digest).model_name(runtime),
+                    timeout_s=timeout_s,
+                    now=now,
+                )
+
+    def _faults(self, release: Release, seen: Sequence[Seen], now: datetime) -> list[Fault]:
+        faults = []
+        for item in seen:
+            instance = item.view.instance
+            if instance.pool != release.pool:
+                continue
+            faults += [Fault(release.id, instance.id, k, now, text) for k, text in item.faults]
+            stuck = self._observer.no_progress(instance.id)
+            if stuck and item.view.serving:
+                faults.append(Fault(release.id, instance.id, EngineFault.NO_PROGRESS, now, stuck))
+        return faults
+
+    def _view(
+        self,
+        service: Service,
+        release: Release | None,
+        plan: Plan | None,
+        seen: Sequence[Seen],
+        now: datetime,
+    ) -> View:
+        pools: dict[str, list[InstanceView]] = {}
+        for item in seen:
+            pools.setdefault(item.view.instance.pool, []).append(item.view)
+        view = View(
+            now=now,
+            service=service,
+            release=release,
+            plan=plan,
+            pools={name: PoolView(tuple(members)) for name, members in pools.items()},
+            effective=self._router.effective_weights(service.name),
+        )
+        if release is None or plan is None:
+            return view
+        if release.phase is Phase.PREFLIGHT and release.id not in self._known.preflight:
+            self._known.preflight = {release.id: self._preflight(release, view)}
+        return replace(
+            view,
+            requests=self._store.pending_requests(release.id),
+            preflight_faults=self._known.preflight.get(release.id),
+            load=self._load(release, plan, view),
+        )
+
+    def _load(self, release: Release, plan: Plan, view: View) -> LoadState:
+        """The requests of a step with ``load`` go to both arms alike, beside the router."""
+        step = plan.steps[min(release.step, len(plan.steps) - 1)].step
+        if release.phase is not Phase.PROGRESSING or step.load is None:
+            self._loads.stop(release.id)
+            return LoadState()
+        if release.step_at is None:
+            return LoadState()
+        arms = (view.pool(release.pool), view.pool(plan.baseline_pool))
+        urls = tuple(
+            self._observer.base_url(m.instance) for arm in arms for m in arm.members if m.serving
+        )
+        return self._loads.state(release, step, urls)
+
+    # Judge and decide
+
+    def _judged(self, view: View, release: Release | None, plan: Plan | None) -> Judgement | None:
+        if release is None or plan is None or release.phase not in JUDGED:
+            return None
+        events = [
+            Event(fault.kind.value, fault.instance, fault.at.timestamp(), fault.detail)
+            for fault in self._store.faults(release.id)
+        ]
+        checks = sum(
+            self._observer.good_checks(m.instance.id) for m in view.pool(release.pool).members
+        )
+        return self._judge.judge(
+            release, plan, view.pools, events=events, progress_checks=checks, now=view.now
+        )
+
+    def _decide(self, view: View, judgement: Judgement | None, fence: Lease) -> View:
+        release = view.release
+        if release is None:
+            return view
+        eager = self._catalog.eager_digest(release.digest)
+        decision = decide(view, desired(view, eager))
+        if decision is None:
+            return view
+        gate_events = _gate_events(release, judgement, view.now)
+        records = judgement.records if judgement else ()
+        if judgement is not None:
+            for row in judgement.evidence:
+                self._store.add_evidence(
+                    release.id, row.at, row.instance, row.source, row.raw, dict(row.values)
+                )
+        if not (decision.changes(release) or gate_events or records):
+            return view
+        after = self._commit(decision, gate_events, records, fence, view.now)
+        return replace(view, release=after, service=self._store.service(self.service))
+
+    def _commit(
+        self,
+        decision: Decision,
+        gate_events: tuple[ReleaseEvent, ...],
+        records: Sequence[object],
+        fence: Lease,
+        now: datetime,
+    ) -> Release:
+        stable = decision.stable
+        return self._store.commit(
+            decision.release,
+            (*gate_events, *decision.events),
+            fence=fence,
+            now=now,
+            gates=records,
+            answers=decision.answers,
+            stable=(stable.digest, stable.pool, stable.replicas, decision.release.id)
+            if stable
+            else None,
+        )
+
+    # Act
+
+    def _act(self, view: View, fence: Lease) -> Tick:
+        release = view.release
+        eager = self._catalog.eager_digest(release.digest) if release else None
+        wanted = desired(view, eager)
+        troubles = self._reconciler.reconcile(wanted, view, self._release_of, fence)
+        self._tell(release, troubles, fence, view.now)
+        done = release is None or release.phase in FINAL
+        return Tick(release, done and settled(wanted, view), troubles)
+
+    def _tell(
+        self,
+        release: Release | None,
+        troubles: tuple[Trouble, ...],
+        fence: Lease,
+        now: datetime,
+    ) -> None:
+        """A trouble is told once, not at every tick that it lasts."""
+        new = [t for t in troubles if t not in self._known.troubles]
+        self._known.troubles = troubles
+        if release is None or release.phase in FINAL or not new:
+            return
+        events = tuple(
+            ReleaseEvent(release.id, 0, now, "effect", f"{t.what}: {t.why}") for t in new
+        )
+        self._store.commit(release, events, fence=fence, now=now)
+
+    def _release_of(self, pool: str) -> Release:
+        return self._store.release(pool.split(".", 1)[0])
+
+    def close(self) -> None:
+        self._observer.close()
+        self._loads.close()
+
+
+def _gate_events(
+    release: Release, judgement: Judgement | None, now: datetime
+) -> tuple[ReleaseEvent, ...]:
+    if judgement is None:
+        return ()
+    return tuple(ReleaseEvent(release.id, 0, now, "gate", change) for change in judgement.changes)
+
+
+def stage_deadlines(store: Store) -> Callable[[Instance], Mapping[str, float]]:
+    """Instance → seconds for each stage, from the release that made its pool."""
+
+    def allowed(instance: Instance) -> Mapping[str, float]:
+        release = store.release(instance.pool.split(".", 1)[0])
+        limits = release.document.rollout.stage_deadlines
+        return {
+            "load": limits.load,
+            "compile": limits.compile,
+            "capture": limits.capture,
+            "warm": limits.warm,
+        }
+
+    return allowed

@@ -47,6 +47,13 @@ def clean_environment(keep: Sequence[str] = KEPT_VARIABLES) -> dict[str, str]:
     return {name: os.environ[name] for name in keep if name in os.environ}
 
 
+class _Detached(subprocess.Popen[bytes]):
+    """A child that is meant to outlive this object, and so is no forgotten resource."""
+
+    def __del__(self) -> None:
+        pass
+
+
 class Processes:
     """The detached processes that one adapter looks after.
 
@@ -57,7 +64,7 @@ class Processes:
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._children: dict[LocalProcess, subprocess.Popen[bytes]] = {}
+        self._children: dict[LocalProcess, _Detached] = {}
         self._asked_to_end_at: dict[frozenset[tuple[str, str]], float] = {}
 
     def start(
@@ -80,7 +87,7 @@ class Processes:
         environment = {"SPT_NOENV": "1", **env, **markers}
         log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            child = subprocess.Popen(
+            child = _Detached(
                 list(argv),
                 env=environment,
                 cwd=cwd,
@@ -130,10 +137,10 @@ class Processes:
         Does not wait: call again until True, which means that nothing of it is left. The grace
         begins with the first call.
         """
-        self._reap()
         remaining = self.members(markers, process)
         key = _key(markers)
         if not remaining:
+            self._reap()
             self._asked_to_end_at.pop(key, None)
             return True
         first_call = key not in self._asked_to_end_at

@@ -31,6 +31,7 @@ _TYPE = "type.googleapis.com/envoy"
 _FILTERS = f"{_TYPE}.extensions.filters"
 _RETRY = f"{_TYPE}.extensions.retry"
 _HOUR = "3600s"
+_NOBODY = {"address_prefix": "255.255.255.255", "prefix_len": 32}
 _UNLIMITED = 1_000_000
 _NAMED_IN_RESPONSES = {
     ARTIFACT_HEADER: "artifact",
@@ -193,7 +194,7 @@ def _listener(files: Files, host: str, port: int) -> Document:
         ],
         # No client is trusted with x-envoy-… headers, which would change timeouts and retries.
         "use_remote_address": True,
-        "internal_address_config": {"unix_sockets": False},
+        "internal_address_config": {"cidr_ranges": [_NOBODY]},
         "stream_idle_timeout": _HOUR,
         "common_http_protocol_options": {"idle_timeout": _HOUR},
         "local_reply_config": _LOCAL_REPLIES,

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from canaryctl.controller.artifact.checks import CHECKS, Check
 from canaryctl.controller.artifact.digest import digest_of
 from canaryctl.controller.artifact.files import FileProblem, read_regular_file
-from canaryctl.controller.artifact.messages import mistakes_of
+from canaryctl.controller.artifact.messages import describe, mistakes_of
 from canaryctl.controller.artifact.mistakes import Loc, Located, Mistake, Position
 from canaryctl.controller.artifact.salvage import Salvage, validate
 from canaryctl.controller.artifact.schema import ArtifactDocument
@@ -79,7 +79,10 @@ def _check(
     source: YamlSource, checks: Sequence[Check]
 ) -> tuple[ArtifactDocument | None, list[Mistake]]:
     if not isinstance(source.data, dict):
-        return None, [Mistake((), "expected a mapping that begins apiVersion: canaryctl/v1")]
+        found = describe(source.data, source.plain.get(()))
+        return None, [
+            Mistake((), f"found {found}, expected a mapping that begins apiVersion: canaryctl/v1")
+        ]
     mistakes: list[Mistake] = []
     document: ArtifactDocument | None = None
     try:
@@ -87,7 +90,7 @@ def _check(
     except ValidationError as error:
         errors = error.errors(include_url=False)
         mistakes = mistakes_of(errors, source.data, source.values, source.plain)
-        mistakes = [m for m in mistakes if not _refused_before(source, m.loc)]
+        mistakes = [m for m in mistakes if m.at_key or not _refused_before(source, m.loc)]
     salvage = Salvage(source.data, {*source.refused, *(m.loc for m in mistakes)})
     for check in checks:
         for mistake in check(salvage.document):

@@ -26,9 +26,9 @@ _EXPECTED = {
     "greater_than_equal": "at least {ge}",
     "less_than": "less than {lt}",
     "less_than_equal": "at most {le}",
-    "string_pattern_mismatch": "text of the form {pattern}",
     "too_long": "at most {max_length} of them",
 }
+_KINDS = {str: "text", int: "a whole number"}
 
 
 def mistakes_of(
@@ -66,17 +66,21 @@ def _mistake(
     expected = _expectations(errors)
     if any(e["type"] in ("enum", "literal_error") for e in errors):
         names = _choices(loc)
-        expected = "one of " + ", ".join(names)
+        expected = ("one of " if len(names) > 1 else "") + ", ".join(names)
         if isinstance(value, str):
             expected += did_you_mean(value, names)
-    found = "a value (not shown)" if hides(loc) else describe(value, plain.get(loc))
+    if error["type"] == "string_pattern_mismatch":
+        expected = str(fields_at(loc[:-1])[str(loc[-1])].description)
     written = plain.get(loc)
+    if hides(loc):
+        return Mistake(
+            loc, f"found a value (not shown), expected {expected}; secrets go by reference only"
+        )
     if "text" in expected and isinstance(value, bool | int | float) and written is not None:
-        shown = "…" if hides(loc) else written
-        expected += f'; quote it: "{shown}"'
+        expected += f'; quote it: "{written}"'
     elif value is None:
         expected += "; give it, or leave the key out"
-    return Mistake(loc, f"found {found}, expected {expected}")
+    return Mistake(loc, f"found {describe(value, written)}, expected {expected}")
 
 
 def _expectations(errors: Sequence[ErrorDetails]) -> str:
@@ -165,7 +169,7 @@ def _kind_of(loc: Loc) -> str:
     if _models_in(field.annotation):
         return "a list" if get_origin(field.annotation) is tuple else "a mapping"
     leaf = _leaves(field.annotation)[0]
-    return " or ".join(map(str, get_args(leaf))) or ("text" if leaf is str else "a whole number")
+    return " or ".join(map(str, get_args(leaf))) or _KINDS[leaf]
 
 
 def _leaves(annotation: Any) -> list[Any]:

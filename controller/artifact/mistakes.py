@@ -8,7 +8,7 @@ from difflib import get_close_matches
 Loc = tuple[str | int, ...]
 """A place in the document: ``("gates", 0, "name")``. The whole document is ``()``."""
 
-_BARE_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_BARE_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _LONGEST_NAME = 64  # nobody means one of our names by a longer one
 
 

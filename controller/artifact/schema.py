@@ -9,7 +9,21 @@ from canaryctl.common.units import Ratio, Seconds
 from canaryctl.gates.spec import GateSpec
 from canaryctl.runtimes.spec import PositiveInt, RuntimeSpec
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")]
+Name = Annotated[
+    str,
+    Field(
+        pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$",
+        description="lower-case letters, digits, dots and hyphens, at most 63, "
+        "a letter or digit first and last",
+    ),
+]
+Version = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,62}$",
+        description="letters, digits and . _ + -, at most 63, a letter or digit first",
+    ),
+]
 
 
 class _Frozen(BaseModel):
@@ -114,7 +128,7 @@ class ArtifactDocument(_Frozen):
     apiVersion: Literal["canaryctl/v1"]  # noqa: N815  the word that the file format uses
     kind: Literal["RuntimeArtifact"]
     name: Name
-    version: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,62}$")]
+    version: Version
     service: Name
     runtime: RuntimeSpec
     replicas: PositiveInt = 1

@@ -55,12 +55,12 @@ def _float(text: str) -> Resolved:
 
 
 def _date(text: str) -> Resolved:
-    return text, f'found {text}, which YAML reads as a date; quote it: "{text}"'
+    return text, f"found {text[:60]}, which YAML reads as a date; quote it: {quoted(text)}"
 
 
 def _odd_number(text: str) -> Resolved:
     return text, (
-        f"found {quoted(text)[1:-1]}, a number that YAML readers take differently or not at all; "
+        f"found {text[:60]}, a number that YAML readers take differently or not at all; "
         "write it in plain decimal, or quote it if it is text"
     )
 

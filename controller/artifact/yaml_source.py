@@ -204,7 +204,7 @@ class _Reader:
         self._mistake(event, loc, message)
 
     def _alias(self, event: Any) -> None:
-        message = f"found the alias *{event.anchor}, expected the value; write it out"
+        message = f"found the alias *{event.anchor[:60]}, expected the value; write it out"
         if self._expects_key():
             raise _Stop(message, _position(event.start_mark), self._stack[-1].loc)
         loc, _ = self._place(None, event)
@@ -230,11 +230,12 @@ class _Reader:
 
     def _decorations(self, event: Any, loc: Loc) -> None:
         if event.anchor is not None:
-            self._mistake(event, loc, f"found the anchor &{event.anchor}, expected none; remove it")
-        if event.tag is not None:
             self._mistake(
-                event, loc, f"found the tag {quoted(event.tag)}, expected none; quote the value"
+                event, loc, f"found the anchor &{event.anchor[:60]}, expected none; remove it"
             )
+        if event.tag is not None:
+            tag = quoted(event.tag.replace("tag:yaml.org,2002:", "!!"))
+            self._mistake(event, loc, f"found the tag {tag}, expected none; quote the value")
 
     def _scalar(self, event: Any) -> None:
         if self._expects_key():

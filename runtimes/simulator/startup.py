@@ -1,0 +1,124 @@
+"""The start of a simulated engine: the stages of a real one, their times and log lines.
+
+Stages take ``time_scale`` of the calibrated seconds. The lines are worded as vLLM's, so that
+the same reader finds the facts; the prefix says that they are simulated.
+"""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+
+from canaryctl.common.errors import PermanentError
+from canaryctl.runtimes.engines.grid import resolve_sizes
+from canaryctl.runtimes.simulator.batching import Batcher, BatchLimits
+from canaryctl.runtimes.simulator.config import SimulatorConfig
+from canaryctl.runtimes.simulator.cost import GIB, MIB, calibrated, calibration
+from canaryctl.runtimes.simulator.faults import ActiveFaults, Fault
+from canaryctl.runtimes.simulator.graphs import GraphSet
+from canaryctl.runtimes.simulator.memory import MemoryPlan, plan_memory
+
+LOG = logging.getLogger("simulated")
+
+
+class StartError(PermanentError):
+    """The simulated engine could not start; the log has said why."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartedEngine:
+    """What the stages left behind."""
+
+    memory: MemoryPlan
+    graphs: GraphSet
+    batcher: Batcher
+
+
+def captured_graphs(config: SimulatorConfig, faults: ActiveFaults) -> GraphSet:
+    """The graphs that this engine captures."""
+    if config.graph_mode == "NONE":
+        return GraphSet((), ())
+    sizes = resolve_sizes(
+        config.capture_sizes,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+    )
+    if Fault.GRID_REDUCED in faults:
+        sizes = sizes[: -(-len(sizes) // 2)]
+    return GraphSet.of(config.graph_mode, sizes, config.max_num_seqs)
+
+
+async def start(config: SimulatorConfig, faults: ActiveFaults) -> StartedEngine:
+    """Go through all stages. StartError when the engine cannot start."""
+    began = time.monotonic()
+    cost, assumed = calibrated(), calibration()["assumed"]
+    scale = config.args.time_scale
+    graphs = captured_graphs(config, faults)
+    compiled = config.graph_mode != "NONE"
+    LOG.info(
+        "Initializing a simulated engine (v%s) for model %s: no model runs here",
+        config.version,
+        config.model,
+    )
+    try:
+        memory = plan_memory(config, graphs, cost, kv_divisor=faults.factor_of(Fault.SMALL_KV))
+    except PermanentError as error:
+        LOG.error("EngineCore failed to start.")  # noqa: TRY400  the line says all there is
+        LOG.error("ValueError: %s", error)  # noqa: TRY400
+        raise StartError(str(error)) from error
+    load_s = assumed["load_s"] * scale
+    await asyncio.sleep(load_s)
+    LOG.info("Model loading took %.4f GiB and %.6f seconds", memory.weights_bytes / GIB, load_s)
+    compile_s = 0.0
+    if compiled:
+        compile_s = assumed["compile_s"] * scale
+        await asyncio.sleep(compile_s)
+        LOG.info("torch.compile took %.2f s in total", compile_s)
+    LOG.info("GPU KV cache size: %s tokens", f"{memory.kv_tokens:,}")
+    LOG.info(
+        "Maximum concurrency for %s tokens per request: %.2fx",
+        f"{config.max_model_len:,}",
+        memory.kv_tokens / config.max_model_len,
+    )
+    if graphs.sizes:
+        await _capture(graphs, memory, cost.capture_s(graphs) * scale, faults)
+    LOG.info(
+        "init engine (profile, create kv cache, warmup model) took %.2f s (compilation: %.2f s)",
+        time.monotonic() - began,
+        compile_s,
+    )
+    limits = BatchLimits(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        num_blocks=memory.num_blocks,
+    )
+    batcher = Batcher(
+        limits,
+        graphs,
+        cost,
+        compiled=compiled,
+        seed=config.args.seed,
+        step_scale=config.args.step_scale,
+        jitter=config.args.jitter,
+    )
+    return StartedEngine(memory, graphs, batcher)
+
+
+async def _capture(
+    graphs: GraphSet, memory: MemoryPlan, seconds: float, faults: ActiveFaults
+) -> None:
+    seconds *= faults.factor_of(Fault.SLOW_CAPTURE)
+    if Fault.OOM_CAPTURE in faults:
+        await asyncio.sleep(seconds / 2)
+        LOG.error("EngineCore failed to start.")
+        LOG.error(
+            "torch.OutOfMemoryError: CUDA out of memory (simulated). Tried to allocate %d MiB. "
+            "GPU 0 has a total capacity of %.2f GiB of which 1.25 MiB is free.",
+            round(memory.graph_bytes / MIB / 2),
+            memory.gpu_bytes / GIB,
+        )
+        raise StartError("out of memory while graphs were captured")
+    await asyncio.sleep(seconds)
+    LOG.info(
+        "Graph capturing finished in %.2f secs, took %.2f GiB", seconds, memory.graph_bytes / GIB
+    )

@@ -4,6 +4,8 @@ Methods that write for the acting controller take ``fence``, its lease, and chec
 same transaction; ``now`` is always given. Any thread may use a store.
 """
 
+from typing import Self
+
 from sqlalchemy import Engine
 
 from canaryctl.controller.store.artifacts import Artifacts
@@ -36,6 +38,12 @@ class Store(Artifacts, Services, Releases, Requests, Instances, EvidenceLog, Lea
     def close(self) -> None:
         """Close every connection that is not in use."""
         self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def open_store(settings: StoreSettings) -> Store:

@@ -13,11 +13,17 @@ from pathlib import Path
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    IntegrityError,
+    NoSuchModuleError,
+    OperationalError,
+)
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from canaryctl.common.errors import InputError, UnknownNameError
-from canaryctl.controller.errors import InvariantError, StoreUnavailableError
+from canaryctl.controller.errors import InvariantError, SchemaError, StoreUnavailableError
 from canaryctl.controller.store.columns import dumps, loads
 
 BACKENDS = ("postgresql", "sqlite")
@@ -136,4 +142,11 @@ def _own_errors() -> Iterator[None]:
     except OperationalError as error:
         raise StoreUnavailableError(
             f"the database cannot be used now: {error.orig}; it is tried again"
+        ) from error
+    except DatabaseError as error:
+        if type(error) is not DatabaseError:  # its subclasses blame the statement
+            raise
+        raise SchemaError(
+            f"what lies there is not a canaryctl database, or is damaged: {error.orig}; restore "
+            "it from a backup or name another one"
         ) from error

@@ -34,7 +34,7 @@ _records, _measurements = tables.gate_records, tables.measurements
 class EvidenceLog(Repository):
     """By release."""
 
-    def add_evidence(  # noqa: PLR0917  the fields of Evidence, in their order
+    def add_evidence(
         self, release: str, at: datetime, instance: str, source: str, raw: str, values: Any
     ) -> None:
         """``raw``: the answer as it came, compressed here. ``values``: JSON types."""

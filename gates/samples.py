@@ -35,6 +35,9 @@ class Series:
         return sum(self.values.values())
 
 
+AMBIGUOUS = "ambiguous"  # how the reason begins where several series answer for one
+
+
 @dataclass(frozen=True, slots=True)
 class Missing:
     """Why a signal has no value. Never read as zero, never as a pass."""

@@ -1,0 +1,146 @@
+"""Exact differences between two scrapes, and the window of an arm made of them."""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from canaryctl.common.metrics import Signal
+from canaryctl.gates.samples import (
+    ArmWindow,
+    Delta,
+    Histogram,
+    Labels,
+    Missing,
+    Scrape,
+    Series,
+    Value,
+)
+
+LATER_VALUE = frozenset({Signal.RUNNING, Signal.WAITING, Signal.CACHE_CONFIG, Signal.GRID})
+"""Gauges and infos: what they say now is what counts. All other signals are differences."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Why two scrapes of an instance have no difference."""
+
+    reason: str
+
+
+class _ResetError(Exception):
+    """The instance started over between the two scrapes."""
+
+
+def histogram_fault(histogram: Histogram) -> str | None:
+    """What is wrong with it, in words; None where it is sound."""
+    edges = [edge for edge, _ in histogram.buckets]
+    counts = [count for _, count in histogram.buckets]
+    if not edges or edges[-1] != math.inf:
+        return "it has no +Inf bucket"
+    if not all(a < b for a, b in itertools.pairwise(edges)):
+        return "its edges do not ascend"
+    if not all(math.isfinite(count) for count in counts):
+        return "a bucket is not a finite number"
+    if counts[0] < 0:
+        return "a bucket is negative"
+    if not all(a <= b for a, b in itertools.pairwise(counts)):
+        return "its cumulative buckets fall"
+    if not math.isfinite(histogram.sum):
+        return "its sum is not a finite number"
+    return None
+
+
+def delta(before: Scrape, after: Scrape) -> Delta | Skipped:
+    """What one instance did between two of its scrapes; ValueError if they are of two instances.
+
+    A series that ``before`` did not have counts from zero: the instance was scraped then, and
+    the series was not born. A counter or bucket that fell, a series that vanished and a changed
+    ``born`` are restarts. A signal missing from either scrape is missing from the difference.
+    """
+    if before.instance != after.instance:
+        raise ValueError(f"scrapes of two instances: {before.instance} and {after.instance}")
+    span = after.at - before.at
+    if not span > 0:
+        return Skipped(f"the later scrape is {-span:g} s older than the earlier one")
+    if before.born is not None and after.born is not None and before.born != after.born:
+        return Skipped("restarted: the process is another one than at the last scrape")
+    values: dict[Signal, Value] = {}
+    for signal, value in after.values.items():
+        earlier = before.values.get(signal, Missing("not asked for at the last scrape"))
+        try:
+            values[signal] = _difference(signal, earlier, value)
+        except _ResetError as error:
+            return Skipped(f"{signal.value}: {error}")
+    return Delta(after.instance, span, values)
+
+
+def window(
+    before: Mapping[str, Scrape], after: Mapping[str, Scrape], instances: Iterable[str]
+) -> ArmWindow:
+    """An arm over one look, from the last and the present scrape of each of its ``instances``."""
+    names = tuple(instances)
+    deltas: list[Delta] = []
+    skipped: dict[str, str] = {}
+    for name in names:
+        if name not in after:
+            skipped[name] = "not scraped"
+        elif name not in before:
+            skipped[name] = "first scrape: no earlier one to compare with"
+        else:
+            found = delta(before[name], after[name])
+            if isinstance(found, Skipped):
+                skipped[name] = found.reason
+            else:
+                deltas.append(found)
+    return ArmWindow(tuple(deltas), len(names), skipped)
+
+
+def _difference(signal: Signal, before: Value, after: Value) -> Value:
+    if isinstance(after, Missing) or signal in LATER_VALUE:
+        return after
+    if isinstance(before, Missing):
+        return Missing(f"no earlier value: {before.reason}")
+    if isinstance(after, Histogram) and isinstance(before, Histogram):
+        return _histogram_difference(before, after)
+    if isinstance(after, Series) and isinstance(before, Series):
+        return _series_difference(before, after)
+    return Missing("a histogram in one scrape and a counter in the other")
+
+
+def _histogram_difference(before: Histogram, after: Histogram) -> Value:
+    for which, histogram in (("earlier", before), ("later", after)):
+        fault = histogram_fault(histogram)
+        if fault is not None:
+            return Missing(f"the {which} histogram cannot be used: {fault}")
+    if [edge for edge, _ in before.buckets] != [edge for edge, _ in after.buckets]:
+        raise _ResetError("the histogram's edges changed")
+    buckets = tuple(
+        (edge, now - then)
+        for (edge, now), (_, then) in zip(after.buckets, before.buckets, strict=True)
+    )
+    if any(count < 0 for _, count in buckets):
+        raise _ResetError("reset: a bucket fell")
+    found = Histogram(buckets, after.sum - before.sum)
+    fault = histogram_fault(found)
+    return found if fault is None else Missing(f"the difference cannot be used: {fault}")
+
+
+def _series_difference(before: Series, after: Series) -> Value:
+    for which, series in (("earlier", before), ("later", after)):
+        if any(not math.isfinite(v) or v < 0 for v in series.values.values()):
+            return Missing(f"the {which} counter is negative or not a finite number")
+    vanished = before.values.keys() - after.values.keys()
+    if vanished:
+        raise _ResetError(f"reset: the series {_name(min(vanished))} vanished")
+    values: dict[Labels, float] = {}
+    for labels, now in after.values.items():
+        then = before.values.get(labels, 0.0)
+        if now < then:
+            raise _ResetError(f"reset: {_name(labels)} fell from {then:g} to {now:g}")
+        values[labels] = now - then
+    return Series(values)
+
+
+def _name(labels: Labels) -> str:
+    return "{" + ",".join(f'{name}="{value}"' for name, value in labels) + "}"

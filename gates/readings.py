@@ -1,0 +1,114 @@
+"""What an arm says of a signal in one look: summed over its instances, or why it cannot say."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from canaryctl.common.metrics import Signal
+from canaryctl.gates.deltas import histogram_fault
+from canaryctl.gates.samples import AMBIGUOUS, ArmWindow, Histogram, Labels, Missing, Series, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """An arm's histogram of one look. ``edges`` ascend, +Inf last; counts are cumulative."""
+
+    edges: tuple[float, ...]
+    cumulative: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return self.cumulative[-1]
+
+
+def histogram(arm: ArmWindow | None, signal: Signal, who: str) -> Buckets | Missing:
+    """The arm's histogram over the instances that have one."""
+    found: list[Histogram] = []
+    faults: list[str] = []
+    for instance, value in _values(arm, signal):
+        if isinstance(value, Histogram):
+            fault = histogram_fault(value)
+            if fault is None:
+                found.append(value)
+            else:
+                faults.append(f"{instance}: the histogram cannot be used: {fault}")
+        else:
+            faults.append(f"{instance}: {_why_not(value, 'a histogram')}")
+    if _is_ambiguous(faults) or not found:
+        return _missing(arm, signal, who, faults)
+    edges = tuple(edge for edge, _ in found[0].buckets)
+    if any(tuple(edge for edge, _ in other.buckets) != edges for other in found[1:]):
+        return Missing(f"{signal.value} of the {who}: its instances have different bucket edges")
+    if len(found) == 1:
+        return Buckets(edges, tuple(count for _, count in found[0].buckets))
+    columns = zip(*((count for _, count in h.buckets) for h in found), strict=True)
+    return Buckets(edges, tuple(sum(column) for column in columns))
+
+
+def series(arm: ArmWindow | None, signal: Signal, who: str) -> dict[Labels, float] | Missing:
+    """The arm's counters by labels, over the instances that have them."""
+    found: dict[Labels, float] = {}
+    readable = False
+    faults: list[str] = []
+    for instance, value in _values(arm, signal):
+        if not isinstance(value, Series):
+            faults.append(f"{instance}: {_why_not(value, 'a counter')}")
+        elif any(not math.isfinite(v) or v < 0 for v in value.values.values()):
+            faults.append(f"{instance}: a counter is negative or not a finite number")
+        else:
+            readable = True
+            for labels, count in value.values.items():
+                found[labels] = found.get(labels, 0.0) + count
+    if _is_ambiguous(faults) or not readable:
+        return _missing(arm, signal, who, faults)
+    return found
+
+
+def each_series(
+    arm: ArmWindow | None, signal: Signal, who: str
+) -> list[tuple[str, Series]] | Missing:
+    """(instance, series) for every instance with a delta; Missing if any of them cannot say."""
+    pairs = list(_values(arm, signal))
+    found = [(instance, value) for instance, value in pairs if isinstance(value, Series)]
+    faults = [
+        f"{instance}: {_why_not(value, 'an info')}"
+        for instance, value in pairs
+        if not isinstance(value, Series)
+    ]
+    if faults or not found:
+        return _missing(arm, signal, who, faults)
+    return found
+
+
+def align(canary: Buckets, baseline: Buckets) -> tuple[Buckets, Buckets]:
+    """Both at the edges that they share; cumulative counts stay exact there."""
+    if canary.edges == baseline.edges:
+        return canary, baseline
+    shared = frozenset(canary.edges) & frozenset(baseline.edges)
+    return _at(canary, shared.__contains__), _at(baseline, shared.__contains__)
+
+
+def _at(buckets: Buckets, keep: Callable[[float], bool]) -> Buckets:
+    pairs = [p for p in zip(buckets.edges, buckets.cumulative, strict=True) if keep(p[0])]
+    return Buckets(tuple(edge for edge, _ in pairs), tuple(count for _, count in pairs))
+
+
+def _values(arm: ArmWindow | None, signal: Signal) -> Iterator[tuple[str, Value]]:
+    for item in arm.deltas if arm is not None else ():
+        yield item.instance, item.values.get(signal, Missing("the engine does not say"))
+
+
+def _why_not(value: Value, expected: str) -> str:
+    return value.reason if isinstance(value, Missing) else f"not {expected}"
+
+
+def _is_ambiguous(faults: list[str]) -> bool:
+    return any(AMBIGUOUS in fault for fault in faults)
+
+
+def _missing(arm: ArmWindow | None, signal: Signal, who: str, faults: list[str]) -> Missing:
+    if arm is None:
+        return Missing(f"{signal.value}: there is no {who} to read")
+    reasons = faults or [f"{instance}: {why}" for instance, why in sorted(arm.skipped.items())]
+    shown = "; ".join(reasons) or "none of its instances was read"
+    return Missing(f"no {signal.value} from the {who}: {shown}")

@@ -1,0 +1,20 @@
+"""A failure as it is kept in a gate's state, because it never changes again."""
+
+from typing import Any
+
+from canaryctl.gates.base import State
+from canaryctl.gates.outcome import GateResult, Outcome
+
+
+def settled(state: State) -> GateResult | None:
+    """The failure that the state holds, if it does."""
+    kept: dict[str, Any] | None = state["failed"]
+    return None if kept is None else GateResult(**{**kept, "outcome": Outcome(kept["outcome"])})
+
+
+def settle(state: State, result: GateResult) -> State:
+    """``state``, which from now on always gives ``result`` if that is a failure."""
+    if result.outcome is not Outcome.FAILED:
+        return state
+    kept = {name: getattr(result, name) for name in GateResult.__dataclass_fields__}
+    return {**state, "failed": {**kept, "outcome": result.outcome.value}}

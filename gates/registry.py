@@ -1,0 +1,149 @@
+"""Gates by name: what there is, which limits each takes, and how one is made."""
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from canaryctl.common.errors import UnknownNameError
+from canaryctl.common.units import format_ratio
+from canaryctl.gates import capacity, counts, events, latency
+from canaryctl.gates.base import Gate, GateContext
+from canaryctl.gates.spec import GateSpec
+
+LIMITS = ("max_regression", "max_ratio", "max", "max_seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """``limits``: those that the gate takes, of which it needs one unless it ``has_default``."""
+
+    make: Callable[[GateSpec, GateContext], Gate]
+    limits: tuple[str, ...]
+    has_default: bool = False
+    spends_alpha: bool = True
+    hard: bool = False
+
+
+Mistake = tuple[int, str, str]
+"""(index of the gate in the list, its field, message); the field is ``name`` for the gate as a
+whole."""
+
+
+_LATENCY = Family(latency.LatencyGate, ("max_regression", "max_seconds"))
+GATES: Mapping[str, Family] = {
+    **dict.fromkeys(latency.NAMES, _LATENCY),
+    counts.ERROR_RATE: Family(counts.ErrorRateGate, ("max_ratio", "max_regression")),
+    counts.GRAPH_FALLBACK: Family(counts.GraphFallbackGate, ("max_ratio", "max_regression")),
+    capacity.MAX_CONCURRENCY: Family(
+        capacity.MaxConcurrencyGate, ("max_regression",), spends_alpha=False
+    ),
+    events.OOM: Family(events.OomGate, ("max",), spends_alpha=False, hard=True),
+    events.ENGINE_EXIT: Family(
+        events.EngineExitGate, ("max",), has_default=True, spends_alpha=False, hard=True
+    ),
+    events.PROGRESS: Family(events.ProgressGate, ("max_seconds",), spends_alpha=False, hard=True),
+}
+HARD_NAMES = frozenset(name for name, family in GATES.items() if family.hard)
+
+
+def known_names() -> tuple[str, ...]:
+    return tuple(sorted(GATES))
+
+
+def build(spec: GateSpec, context: GateContext) -> Gate:
+    """The gate; UnknownNameError for a name that is none. Check the specs first."""
+    return _family(spec.name).make(spec, context)
+
+
+def spends_alpha(name: str) -> bool:
+    """Whether the gate counts in ``GateContext.gates_total``."""
+    return _family(name).spends_alpha
+
+
+def undecidable(spec: GateSpec, context: GateContext) -> str | None:
+    """Why this gate can never support promotion in this release, known before it begins."""
+    family = _family(spec.name)
+    if family.hard or spec.max_regression is None:
+        return None
+    absolute = spec.max_ratio is not None or spec.max_seconds is not None
+    if not context.has_baseline:
+        return None if absolute else "there is no baseline to compare max_regression with"
+    if family.spends_alpha and context.detectable <= spec.max_regression:
+        return (
+            f"max_regression {format_ratio(spec.max_regression)} is not below the detectable "
+            f"{format_ratio(context.detectable)}: no exposure can show that nothing happened"
+        )
+    return None
+
+
+def check(specs: Sequence[GateSpec]) -> list[Mistake]:
+    """Everything that is wrong with a list of gates."""
+    mistakes: list[Mistake] = []
+    seen: dict[str, int] = {}
+    for index, spec in enumerate(specs):
+        if spec.name not in GATES:
+            mistakes.append((index, "name", _unknown(spec.name)))
+            continue
+        if spec.name in seen:
+            message = f"{spec.name} is gate {seen[spec.name] + 1} already; each name goes once"
+            mistakes.append((index, "name", message))
+        seen.setdefault(spec.name, index)
+        mistakes += [(index, *found) for found in _limits(spec) + _numbers(spec)]
+    return mistakes
+
+
+def _family(name: str) -> Family:
+    try:
+        return GATES[name]
+    except KeyError:
+        raise UnknownNameError("gate", name, GATES) from None
+
+
+def _unknown(name: str) -> str:
+    close = difflib.get_close_matches(name, GATES, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return f"found the gate {name!r}, expected one of {', '.join(known_names())}{hint}"
+
+
+def _limits(spec: GateSpec) -> list[tuple[str, str]]:
+    family = GATES[spec.name]
+    given = [limit for limit in LIMITS if getattr(spec, limit) is not None]
+    takes = " or ".join(family.limits)
+    found = [
+        (limit, f"{spec.name} takes no {limit}; it takes {takes}")
+        for limit in given
+        if limit not in family.limits
+    ]
+    if not family.has_default and not any(limit in family.limits for limit in given):
+        found.append(("name", f"{spec.name} has no limit; it needs {takes}"))
+    return found
+
+
+def _numbers(spec: GateSpec) -> list[tuple[str, str]]:
+    found = []
+    for name, value in (("alpha", spec.alpha), ("beta", spec.beta)):
+        if not 0 < value < 0.5:
+            found.append(
+                (name, f"found {format_ratio(value)}, expected more than 0 % and less than 50 %")
+            )
+    if spec.max_ratio is not None and not 0 < spec.max_ratio < 1:
+        expected = "more than 0 % (which no number of observations can show) and less than 100 %"
+        found.append(("max_ratio", f"found {format_ratio(spec.max_ratio)}, expected {expected}"))
+    if spec.max_seconds is not None and spec.max_seconds <= 0:
+        found.append(("max_seconds", "found 0s, expected more"))
+    if spec.max_regression is not None:
+        found += _tolerance(spec, spec.max_regression)
+    return found
+
+
+def _tolerance(spec: GateSpec, tolerance: float) -> list[tuple[str, str]]:
+    if spec.name in capacity.NAMES:
+        if tolerance < 1:
+            return []
+        return [("max_regression", f"found {format_ratio(tolerance)}, expected less than 100 %")]
+    if spec.name in latency.NAMES and tolerance <= 0:
+        return [("max_regression", "found 0%, expected more: no two runs are equally fast")]
+    if "margin" in spec.model_fields_set and spec.margin <= tolerance:
+        expected = f"more than max_regression ({format_ratio(tolerance)}), which is allowed"
+        return [("margin", f"found {format_ratio(spec.margin)}, expected {expected}")]
+    return []

@@ -1,0 +1,133 @@
+"""How much is needed before an e-process can be expected to decide.
+
+Every form here has a growth per unit (a request, a block) of mean g and variance v, and has to
+climb to Λ; with power Φ(z) that takes n = [(z√v + √(z²v + 4gΛ)) / (2g)]² units.
+Λ = ln(1/bar) + the price of mixing. Simulated against the processes: tests/property.
+"""
+
+import math
+from collections.abc import Iterator
+
+from canaryctl.gates.stats.block import BETS
+from canaryctl.gates.stats.mixture import log_mean_exp
+
+Z50, Z90 = 0.0, 1.28
+MIXING = 0.7
+_NEVER = 1_000_000
+_POISSON_UP_TO = 12.0  # exceedances a block: above, their number is taken as fixed
+_ENUMERATE_UP_TO = 200  # above, a larger block adds next to nothing to what it can say
+
+
+def units_needed(g: float, v: float, climb: float, z: float) -> float | None:
+    """The formula above; None where the growth is not positive: never."""
+    if g <= 0:
+        return None
+    root = z * math.sqrt(v) + math.sqrt(z * z * v + 4 * g * climb)
+    return (root / (2 * g)) ** 2
+
+
+def requests_needed(
+    *,
+    rho: float,
+    share: float,
+    s: float,
+    climb: float,
+    z: float,
+    phi: float = 1.0,
+    rho0: float = 1.0,
+) -> float | None:
+    """Canary observations n_C that (A) needs when the canary's rate is ``rho`` × the baseline's.
+
+    ``share``: the canary's part π of all observations; ``s``: the baseline's event share;
+    ``climb``: Λ. With p1 = ρπ/(ρπ+1−π), p0 the same for ρ0, a = ln(p1/p0), b = ln((1−p1)/(1−p0)):
+    g = s(ρa + odds·b), v = s(ρa² + odds·b²), odds = (1−π)/π. None: never.
+    ρ > ρ0 asks for FAIL, ρ < ρ0 for PASS.
+    """
+    if not 0 < share < 1 or s <= 0 or rho <= 0 or rho == rho0:
+        return None
+    odds = (1 - share) / share
+    p1 = rho * share / (rho * share + 1 - share)
+    p0 = rho0 * share / (rho0 * share + 1 - share)
+    a, b = math.log(p1 / p0), math.log((1 - p1) / (1 - p0))
+    needed = units_needed(s * (rho * a + odds * b), s * (rho * a * a + odds * b * b), climb, z)
+    return None if needed is None else phi * needed
+
+
+def bernoulli_needed(
+    *, theta: float, s0: float, climb: float, z: float, phi: float = 1.0
+) -> float | None:
+    """Observations that the one-sample process needs when the true share is ``theta``."""
+    if not (0 <= theta < 1 and 0 < s0 < 1) or theta == s0:
+        return None
+    hit = math.log(theta / s0) if theta else 0.0
+    miss = math.log((1 - theta) / (1 - s0))
+    g = theta * hit + (1 - theta) * miss
+    v = theta * hit * hit + (1 - theta) * miss * miss - g * g
+    needed = units_needed(g, max(v, 0.0), climb, z)
+    return None if needed is None else phi * needed
+
+
+def blocks_needed(
+    *, rho: float, share: float, baseline_events: float, bar: float, z: float
+) -> int | None:
+    """Blocks that (B) needs to FAIL a canary whose exceedance rate is ``rho`` × the baseline's.
+
+    ``baseline_events``: mean exceedances of the baseline in a block; ``bar``: ln(G/α), without
+    Λ's price of mixing. The growth of each bet c is exact: the canary's exceedances among m are
+    binomial(m, p1), p1 = ρπ/(ρπ+1−π), with m Poisson where it is small. The bets rise and fall
+    together, so that the smallest n is sought with ½·mean_c exp(n·g_c − z√(n·v_c)) ≥ e^bar: for
+    one bet alone that is the formula of :func:`units_needed`. None: never, or not in a million.
+    """
+    if not 0 < share < 1 or rho <= 1 or baseline_events <= 0:
+        return None
+    growths = _growths(rho, share, baseline_events)
+
+    def decided(n: float) -> bool:
+        logs = [n * g - z * math.sqrt(n * v) for g, v in growths]
+        return log_mean_exp(logs) + math.log(0.5) >= bar
+
+    high = 1
+    while not decided(high):
+        high *= 2
+        if high > _NEVER:
+            return None
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if decided(middle) else (middle, high)
+    return high
+
+
+def _growths(rho: float, share: float, baseline_events: float) -> list[tuple[float, float]]:
+    """(mean, variance) of one block's growth, for each bet."""
+    p1 = rho * share / (rho * share + 1 - share)
+    first, second = [0.0] * len(BETS), [0.0] * len(BETS)
+    for m, weight in _block_sizes(baseline_events / (1 - p1)):
+        for k, chance in enumerate(_binomial(m, p1)):
+            x = k / m - share
+            for index, bet in enumerate(BETS):
+                growth = math.log1p(bet / share * x)
+                first[index] += weight * chance * growth
+                second[index] += weight * chance * growth * growth
+    return [(g, max(s - g * g, 0.0)) for g, s in zip(first, second, strict=True)]
+
+
+def _block_sizes(mean: float) -> Iterator[tuple[int, float]]:
+    """(m, probability) of exceedances in a block; m = 0 says nothing and is left out."""
+    if mean > _POISSON_UP_TO:
+        yield min(int(mean), _ENUMERATE_UP_TO), 1.0
+        return
+    chance = math.exp(-mean)
+    for m in range(1, int(mean + 6 * math.sqrt(mean)) + 4):
+        chance *= mean / m
+        yield m, chance
+
+
+def _binomial(m: int, p: float) -> list[float]:
+    """Chances of 0…m; by logarithms, because (1−p)^m may underflow."""
+    top = math.lgamma(m + 1)
+    hit, miss = math.log(p), math.log1p(-p)
+    return [
+        math.exp(top - math.lgamma(k + 1) - math.lgamma(m - k + 1) + k * hit + (m - k) * miss)
+        for k in range(m + 1)
+    ]

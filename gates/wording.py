@@ -1,0 +1,31 @@
+"""Numbers as they stand in reasons, for people."""
+
+import math
+
+
+def seconds(value: float) -> str:
+    """0.0021 as ``2.1 ms``, 1.2345 as ``1.23 s``."""
+    return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"
+
+
+def percent(ratio: float) -> str:
+    """0.1 as ``10 %``, 6.49 as ``649 %``."""
+    return f"{ratio * 100:.3g} %" if abs(ratio) < 1 else f"{ratio * 100:.0f} %"
+
+
+def change(value: float, baseline: float) -> str:
+    """``+649 %``."""
+    if baseline <= 0:
+        return "from zero"
+    return f"{(value / baseline - 1) * 100:+.0f} %"
+
+
+def whole(value: float) -> int:
+    """A needed number, rounded up to two digits so that it does not feign precision."""
+    number = max(1, math.ceil(value))
+    step: int = 10 ** max(0, len(str(number)) - 2)
+    return math.ceil(number / step) * step
+
+
+def plural(count: float, word: str) -> str:
+    return f"{count:g} {word}" if count == 1 else f"{count:g} {word}s"

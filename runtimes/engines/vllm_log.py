@@ -36,7 +36,7 @@ _OUT_OF_MEMORY = re.compile(
 )
 _FATAL = re.compile(
     r"EngineCore failed to start|EngineCore encountered a(?:n issue| fatal error)"
-    r"|EngineDeadError|Engine core initialization failed|died unexpectedly"
+    r"|EngineDeadError|Engine core initialization failed|(?:died|exited) unexpectedly"
     r"|\w\.py: error: "  # argparse: an option that this version does not know
 )
 _EXCEPTION = re.compile(r"(?:^|[\])] )((?:\w+\.)*\w*(?:Error|Exception|Interrupt)(?:: .*)?)$")
@@ -111,6 +111,7 @@ class _Reader:
         if found := _KV_TOKENS.search(line):
             tokens = int(found.group(1).replace(",", ""))
             self._kv_tokens = tokens if self._kv_tokens is None else min(self._kv_tokens, tokens)
+            self._complete(Stage.LOADED)  # all that the weights and a first run left over
         if found := _CONCURRENCY.search(line):
             times = float(found.group(1))
             least = self._concurrency
@@ -128,12 +129,12 @@ class _Reader:
             return
         if _OUT_OF_MEMORY.search(line):
             _keep(self._out_of_memory, line)
+        if _FATAL.search(line):
+            _keep(self._fatal, line)
         if level == "WARNING":
             if _DOWNGRADE.search(line):
                 _keep(self._warnings, line)
             return
-        if _FATAL.search(line):
-            _keep(self._fatal, line)
         if _TRACEBACK in line:
             uncaught = not self._initialised and not _SURVIVED.search(self._previous)
             self._in_traceback = bool(self._fatal) or (uncaught and level is None)

@@ -6,6 +6,7 @@ runtimes it is :class:`~canaryctl.gates.rules.block_share.BlockShare`.
 """
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from canaryctl.common.metrics import Signal
 from canaryctl.gates.base import GateContext, Look, State
@@ -121,8 +122,8 @@ class LatencyGate:
             counted["regression"] = self._regression.look(
                 state["regression"], look.at, canary, baseline
             )
-        if state["edges"] != list(canary.edges):
-            counted |= {"edges": list(canary.edges), "canary": [], "baseline": []}
+        if state["edges"] != canary.finite:
+            counted |= {"edges": canary.finite, "canary": [], "baseline": []}
         for arm, buckets in (("canary", canary), ("baseline", baseline)):
             if buckets is not None:
                 counted[arm] = edges.remember(counted[arm], look.at, buckets.cumulative)
@@ -178,7 +179,7 @@ class LatencyGate:
             chunks = state[arm] if latest is None else state[arm][-latest:]
             cumulative = edges.recall(chunks)
             found.append(
-                edges.quantile(state["edges"], cumulative, self._p) if cumulative else None
+                edges.quantile([*state["edges"], inf], cumulative, self._p) if cumulative else None
             )
         return found[0], found[1]
 
@@ -227,5 +228,5 @@ class LatencyGate:
 
     @staticmethod
     def _shown(state: State, value: float) -> str:
-        beyond = len(state["edges"]) > 1 and value >= state["edges"][-2]
+        beyond = value >= state["edges"][-1]
         return f"more than {seconds(value)}" if beyond else seconds(value)

@@ -20,6 +20,11 @@ class Buckets:
     def count(self) -> int:
         return self.cumulative[-1]
 
+    @property
+    def finite(self) -> list[float]:
+        """The edges without +Inf, which JSON does not have."""
+        return list(self.edges[:-1])
+
 
 def histogram(arm: ArmWindow | None, signal: Signal, who: str) -> Buckets | Missing:
     """The arm's histogram over the instances that have one."""

@@ -52,8 +52,8 @@ class BlockShare:
 
     def look(self, state: State, at: float, canary: Buckets, baseline: Buckets) -> State:
         canary, baseline = align(canary, baseline)
-        if list(canary.edges) != state["edges"]:
-            state = {**state, "edges": list(canary.edges), "history": []}
+        if canary.finite != state["edges"]:
+            state = {**state, "edges": canary.finite, "history": []}
         past = edges.recall(state["history"])
         learned = bool(past) and past[-1] * (1 - self.p) >= LEARN_EXCEEDANCES
         if learned:
@@ -165,9 +165,10 @@ class BlockShare:
             )
         if state["blocks_needed"] is None and state["blocks"]:
             return (
-                f"the engine's buckets ({seconds(low)}, then {seconds(high)}) show only "
-                f"regressions of more than {percent(effective)} (effective tolerance), asked were "
-                f"{percent(self.tolerance)}: {slower} need not be seen however long one waits"
+                f"between the engine's buckets of {seconds(low)} and {seconds(high)} only "
+                f"regressions of more than {percent(effective)} can be told (the effective "
+                f"tolerance; asked were {percent(self.tolerance)}), and {slower} (detectable) need "
+                "not cross them, however long one waits"
             )
         if requests is None:
             return f"the first of the blocks of {LOOKS_PER_BLOCK} looks is being filled"

@@ -91,7 +91,14 @@ class Upstream:
             await self._stream(writer, asked)
             return self.mode != "cut"
         await asyncio.sleep(float(asked.get("wait_s", 0)))
-        seen = {"name": self.name, "method": method, "bytes": len(body), "headers": headers}
+        usage = {"completion_tokens": asked.get("max_tokens", 0)}
+        seen = {
+            "usage": usage,
+            "name": self.name,
+            "method": method,
+            "bytes": len(body),
+            "headers": headers,
+        }
         self._answer(writer, seen)
         await writer.drain()
         return True

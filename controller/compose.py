@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 
 from canaryctl.common.clock import Clock, SystemClock
 from canaryctl.controller.catalog import Catalog
@@ -18,16 +19,25 @@ from canaryctl.controller.settings import Settings
 from canaryctl.controller.store import Store, open_store
 from canaryctl.controller.submit import Submitter
 from canaryctl.controller.view import InstanceView, View
-from canaryctl.gates.sources.registry import sample_source
+from canaryctl.gates.sources import registry as sources
 from canaryctl.runtimes.engines.base import Engine
-from canaryctl.runtimes.engines.registry import engine
-from canaryctl.runtimes.machine import Machine, inspect_machine, preflight
+from canaryctl.runtimes.engines.registry import DISTRIBUTIONS, engine
+from canaryctl.runtimes.machine import (
+    Machine,
+    inspect_installation,
+    inspect_machine,
+    simulated_machine,
+)
+from canaryctl.runtimes.preflight import preflight
 from canaryctl.runtimes.placements.registry import placement
-from canaryctl.runtimes.routers.registry import router
+from canaryctl.runtimes.routers.envoy import EnvoyRouter
 from canaryctl.runtimes.spec import RuntimeSpec
 
 WORKERS = 16
 """Threads that wait for engines: each look at an instance waits at most half a second."""
+
+SCRAPE_TIMEOUT_S = 0.5
+"""A metrics page that takes longer is missing in this look, and the look says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +58,8 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
     store = open_store(settings)
     catalog = Catalog(store, engine)
     place = placement("process", settings.state_dir)
-    route = router("envoy", settings.state_dir, envoy=settings.envoy)
-    source = sample_source("scrape")
+    route = EnvoyRouter(settings.state_dir, envoy=settings.envoy, host=settings.host)
+    source = sources.build("scrape", timeout_s=SCRAPE_TIMEOUT_S)
     executor = ThreadPoolExecutor(WORKERS, thread_name_prefix="look")
     holder = holder_name()
 
@@ -59,9 +69,17 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
         return place.base_url(member.instance.handle) + "/metrics"
 
     def checked(release: Release, view: View) -> tuple[str, ...]:
-        adapter = catalog.engine(release.digest)
-        machine = _machine(adapter, settings)
-        found = preflight(release.document.runtime, adapter, machine)
+        runtime, adapter = release.document.runtime, catalog.engine(release.digest)
+        names = DISTRIBUTIONS.get(adapter.name, ())
+        # Only the interpreter is asked: nothing of this launch is started.
+        launch = adapter.launch(runtime, host=settings.host, port=0)
+        found = preflight(
+            runtime,
+            adapter,
+            _machine(adapter, settings),
+            inspect_installation(launch, (*names, "torch")),
+            distributions=names,
+        )
         return (*found.faults, *_rung_faults(release, view))
 
     def controller(service: str) -> LeasedService:
@@ -101,13 +119,20 @@ def _rung_faults(release: Release, view: View) -> tuple[str, ...]:
     if any(rung.pool == release.eager_pool for rung in known):
         return ()
     return (
-        f"no rollback rung is healthy: {release.previous_pool} is not serving with "
-        f"{release.previous_replicas} instances and there is no eager variant",
+        (
+            f"no rollback rung is healthy: {release.previous_pool} is not serving with "
+            f"{release.previous_replicas} instances and there is no eager variant"
+        ),
     )
 
 
+@cache
+def _local_machine() -> Machine:
+    return inspect_machine()
+
+
 def _machine(adapter: Engine, settings: Settings) -> Machine:
-    return inspect_machine(simulated_gpus=settings.simulated_gpus if adapter.simulated else None)
+    return simulated_machine(settings.simulated_gpus) if adapter.simulated else _local_machine()
 
 
 def _claims(settings: Settings) -> Callable[[Engine, RuntimeSpec], GpuClaim | None]:
@@ -118,7 +143,11 @@ def _claims(settings: Settings) -> Callable[[Engine, RuntimeSpec], GpuClaim | No
         machine = _machine(adapter, settings)
         return GpuClaim(
             inventory="simulated" if adapter.simulated else "local",
-            candidates=tuple(gpu.index for gpu in machine.gpus_like(runtime.gpu.model)),
+            candidates=tuple(
+                gpu.index
+                for gpu in machine.gpus
+                if (runtime.gpu.model or "").lower() in gpu.name.lower()
+            ),
             count=runtime.gpu.count,
             fraction=runtime.gpu.memory_fraction,
             share=runtime.gpu.share,

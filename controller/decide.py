@@ -24,6 +24,10 @@ MIN_STEP_REQUESTS = 20
 """Requests that the canary must have answered at a step before the next one."""
 
 
+STEP_LOAD_REQUESTS = 200
+"""The same for a step under generated load that does not say how many."""
+
+
 @dataclass(frozen=True, slots=True)
 class StableChange:
     """What becomes the service's stable runtime, in the same commit as the final phase."""
@@ -92,11 +96,14 @@ class Case:
             release=self.release.id, seq=0, at=self.view.now, kind=kind, message=message
         )
 
-    def hold(self, why: str) -> Decision:
-        """Stay, and say what is waited for; an event only when the words change."""
-        if why == self.release.hold:
+    def hold(self, why: str, detail: str = "") -> Decision:
+        """Stay, and say what is waited for. The detail (numbers that move) makes no event."""
+        words = f"{why}: {detail}" if detail else why
+        if words == self.release.hold:
             return Decision(self.release)
-        return Decision(replace(self.release, hold=why), (self.note("hold", why),))
+        known = (self.release.hold or "").startswith(why)
+        events = () if known else (self.note("hold", words),)
+        return Decision(replace(self.release, hold=words), events)
 
 
 Rule = Callable[[Case], Decision | None]
@@ -285,12 +292,12 @@ def _step_waits(case: Case) -> str | None:
     if planned.step.load is not None:
         if view.load.fault:
             return f"the generated load failed: {view.load.fault}"
-        if not view.load.finished:
-            return "the generated load runs"
+        wanted = planned.step.requests or STEP_LOAD_REQUESTS
+        if view.step_requests < wanted:
+            return f"the generated load runs: {wanted} requests to each engine"
     bake = timedelta(seconds=planned.step.bake)
     if release.step_at is not None and view.now < release.step_at + bake:
-        left = (release.step_at + bake - view.now).total_seconds()
-        return f"step {release.step + 1} bakes" + (" (over a minute left)" if left > 60 else "")
+        return f"step {release.step + 1} bakes"
     if planned.step.weight > 0 and view.step_requests < MIN_STEP_REQUESTS:
         return (
             f"fewer than {MIN_STEP_REQUESTS} requests were answered by the canary at "
@@ -304,8 +311,12 @@ def _promotion(case: Case) -> Decision:
     if verdict is None:
         return case.hold("no look at the gates yet")
     if verdict.promotable:
-        return case.move(Trigger.PROMOTE, verdict.reason, weight=100)
-    return case.hold("promotion waits: " + "; ".join(verdict.missing))
+        return case.move(
+            Trigger.PROMOTE,
+            f"every gate allows promotion ({case.release.document.rollout.promote_on.value})",
+            weight=100,
+        )
+    return case.hold("promotion waits", "; ".join(verdict.missing))
 
 
 def _has_next(case: Case) -> bool:

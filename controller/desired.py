@@ -100,9 +100,11 @@ def _shares(release: Release, plan: Plan, view: View) -> dict[str, int]:
 
 def _rolling_back(release: Release, view: View, eager_digest: str | None) -> Desired:
     pools = list(_previous(release))
-    for rung in must_start(release, view):
-        if rung.pool == release.eager_pool and eager_digest is not None:
-            pools.append(PoolTarget(rung.pool, eager_digest, rung.replicas, restart=True))
+    pools += [
+        PoolTarget(rung.pool, eager_digest, rung.replicas, restart=True)
+        for rung in must_start(release, view)
+        if rung.pool == release.eager_pool and eager_digest is not None
+    ]
     best = best_rung(release, view)
     if best is not None:
         return Desired(tuple(pools), {best.pool: 100})

@@ -50,9 +50,8 @@ def explain(
                 "..", "."
             )
         )
-    for event in events:
-        if event.kind in ("phase", "step", "operator"):
-            lines.append(f"{event.at:%H:%M:%S} {event.message}.".replace("..", "."))
+    told = (event for event in events if event.kind in ("phase", "step", "operator"))
+    lines += [f"{event.at:%H:%M:%S} {event.message}.".replace("..", ".") for event in told]
     return tuple(lines)
 
 

@@ -22,7 +22,7 @@ from canaryctl.gates.base import Event, Gate, GateContext, Look, State
 from canaryctl.gates.deltas import window
 from canaryctl.gates.fold import fold
 from canaryctl.gates.outcome import GateResult, Outcome, Verdict
-from canaryctl.gates.registry import build, needs_baseline, spends_alpha
+from canaryctl.gates.registry import build, spends_alpha
 from canaryctl.gates.samples import ArmWindow, Histogram, Scrape, Series
 from canaryctl.gates.sources.base import SampleSource, Target
 from canaryctl.gates.spec import GateSpec
@@ -82,9 +82,13 @@ def gate_specs(release: Release, plan: Plan) -> tuple[GateSpec, ...]:
     elif plan.compares:
         specs = list(declared)
     else:
-        specs = [spec for spec in declared if not needs_baseline(spec)]
+        specs = [spec for spec in declared if not _needs_baseline(spec)]
     names = {spec.name for spec in specs}
     return (*specs, *(spec for name, spec in _IMPLICIT.items() if name not in names))
+
+
+def _needs_baseline(spec: GateSpec) -> bool:
+    return spec.max_regression is not None and spec.max_ratio is None and spec.max_seconds is None
 
 
 class Judge:
@@ -170,7 +174,7 @@ class Judge:
         if memory is None:
             specs = gate_specs(release, plan)
             context = GateContext(
-                gates_total=max(1, sum(spends_alpha(spec) for spec in specs)),
+                gates_total=max(1, sum(spends_alpha(spec.name) for spec in specs)),
                 detectable=release.document.rollout.detectable,
                 interval_s=release.document.rollout.interval,
                 canary_share=plan.deciding_share,
@@ -218,9 +222,9 @@ class Judge:
         if first:
             return base, evidence, False
         memory.looks += 1
-        canary_window = window([m.instance.id for m in canary], before, scrapes)
+        canary_window = window(before, scrapes, [m.instance.id for m in canary])
         baseline_window = (
-            window([m.instance.id for m in baseline], before, scrapes) if plan.compares else None
+            window(before, scrapes, [m.instance.id for m in baseline]) if plan.compares else None
         )
         answered = _requests(canary_window)
         memory.step_requests += answered

@@ -3,7 +3,7 @@ nothing; warm-up and progress checks are the only requests it makes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +11,7 @@ import httpx
 
 from canaryctl.common.metrics import MetricRef, Signal
 from canaryctl.controller.catalog import Catalog
-from canaryctl.controller.model import Fault, Instance, InstanceState
+from canaryctl.controller.model import Instance, InstanceState
 from canaryctl.controller.view import InstanceView
 from canaryctl.gates.samples import Scrape, Series
 from canaryctl.gates.sources.base import SampleSource, Target
@@ -19,12 +19,10 @@ from canaryctl.runtimes.engines.base import EngineFault, LogFacts, Stage
 from canaryctl.runtimes.httpclient import client
 from canaryctl.runtimes.logtail import LogTail
 from canaryctl.runtimes.placements.base import Liveness, Placement, Status
-from canaryctl.runtimes.progress import ProgressProbe
 from canaryctl.runtimes.readiness import assess, overdue
-from canaryctl.runtimes.warmup import WarmupRun, plan_requests
+from canaryctl.runtimes.warmup import WarmupRun, WarmupState, plan_requests
 
 HEALTH_TIMEOUT_S = 0.5
-STOP_FOR_HANGING_AFTER = 3  # failed progress checks in a row, outside a release
 
 
 @dataclass(slots=True)
@@ -32,7 +30,7 @@ class _Tracker:
     """What is remembered of one instance between ticks; all of it can be found out again."""
 
     log: LogTail
-    facts: LogFacts = LogFacts()
+    facts: LogFacts = field(default_factory=LogFacts)
     warmup: WarmupRun | None = None
     grid: tuple[int, ...] | None = None
     grid_read: bool = False
@@ -61,7 +59,6 @@ class Observer:
         self._executor, self._deadlines = executor, deadlines
         self._trackers: dict[str, _Tracker] = {}
         self._http = client(HEALTH_TIMEOUT_S)
-        self.progress = ProgressProbe()
 
     def observe(self, instances: Sequence[Instance], now: datetime) -> tuple[Seen, ...]:
         """All of them, side by side: one that does not answer delays no other."""
@@ -70,11 +67,16 @@ class Observer:
             self._forget(gone)
         return tuple(self._executor.map(lambda instance: self._look(instance, now), instances))
 
+    def base_url(self, instance: Instance) -> str:
+        """Where a started instance listens."""
+        if instance.handle is None:
+            raise AssertionError(f"{instance.id} has not been started")
+        return self._placement.base_url(instance.handle)
+
     def close(self) -> None:
         for instance in list(self._trackers):
             self._forget(instance)
         self._http.close()
-        self.progress.close()
 
     def _forget(self, instance: str) -> None:
         tracker = self._trackers.pop(instance)
@@ -123,12 +125,9 @@ class Observer:
 
     def _health(self, instance: Instance) -> int | None:
         """The status of the health page; None: no answer in time, which proves nothing."""
-        if instance.handle is None:
-            return None
-        url = self._placement.base_url(instance.handle)
         path = self._catalog.engine(instance.digest).health_path()
         try:
-            return self._http.get(url + path).status_code
+            return self._http.get(self.base_url(instance) + path).status_code
         except httpx.HTTPError:
             return None
 
@@ -141,6 +140,7 @@ class Observer:
         now: datetime,
     ) -> Seen:
         spec = self._catalog.artifact(instance.digest).runtime
+        warmup = tracker.warmup.progress() if tracker.warmup is not None else None
         if health == httpx.codes.OK and not tracker.grid_read:
             tracker.grid, tracker.grid_read = self._grid(instance, now), True
         readiness = assess(
@@ -148,16 +148,17 @@ class Observer:
             alive=True,
             health_ok=health == httpx.codes.OK,
             spec=spec,
-            warmed=tracker.warmup is not None and tracker.warmup.result == "done",
+            warmed=warmup is not None and warmup.state is WarmupState.DONE,
             captured=tracker.grid,
             previous=instance.stages,
             now=now,
         )
         fault = readiness.fault and f"readiness: {readiness.fault}"
-        if Stage.CAPTURED in readiness.stages and tracker.warmup is None and not fault:
+        listening = health == httpx.codes.OK
+        if Stage.CAPTURED in readiness.stages and listening and warmup is None and not fault:
             tracker.warmup = self._warm(instance)
-        if tracker.warmup is not None and tracker.warmup.result == "failed":
-            fault = f"warmup: {tracker.warmup.reason}"
+        if warmup is not None and warmup.state is WarmupState.FAILED:
+            fault = f"warmup: {warmup.reason}"
         late = overdue(readiness.stages, self._deadlines(instance), now)
         if late and not fault:
             fault = f"readiness: {late}"
@@ -172,15 +173,11 @@ class Observer:
 
     def _warm(self, instance: Instance) -> WarmupRun:
         artifact = self._catalog.artifact(instance.digest)
-        if instance.handle is None:
-            raise AssertionError(f"{instance.id} is starting without a handle")
-        run = WarmupRun(
-            self._placement.base_url(instance.handle),
+        return WarmupRun(
+            self.base_url(instance),
             self._catalog.engine(instance.digest).model_name(artifact.runtime),
             plan_requests(artifact.runtime.warmup_plan, artifact.runtime.limits),
         )
-        run.start()
-        return run
 
     def _ready(
         self, instance: Instance, health: int | None, faults: list[tuple[EngineFault, str]]
@@ -210,10 +207,8 @@ class Observer:
         artifact = self._catalog.artifact(instance.digest)
         known = self._catalog.engine(instance.digest).metrics(artifact.runtime.engine.version)
         refs: dict[Signal, MetricRef] = {s: known[s] for s in signals if s in known}
-        if instance.handle is None:
-            raise AssertionError(f"{instance.id} has no handle to be read by")
-        url = self._placement.base_url(instance.handle) + "/metrics"
-        return self._source.read(Target(instance.id, url, {}), refs, now.timestamp())
+        target = Target(instance.id, self.base_url(instance) + "/metrics", {})
+        return self._source.read(target, refs, now.timestamp())
 
 
 def _facts(tracker: _Tracker) -> dict[str, Any]:
@@ -228,13 +223,8 @@ def _facts(tracker: _Tracker) -> dict[str, Any]:
         "warnings": list(facts.warnings[:20]),
     }
     if tracker.warmup is not None:
-        found["warmup_seconds"] = dict(tracker.warmup.seconds)
+        found["warmup"] = [
+            {"kind": t.kind.value, "bucket": t.bucket, "repeat": t.repeat, "seconds": t.seconds}
+            for t in tracker.warmup.progress().times
+        ]
     return found
-
-
-def fault_records(release: str, seen: Sequence[Seen], now: datetime) -> tuple[Fault, ...]:
-    return tuple(
-        Fault(release, item.view.instance.id, kind, now, detail)
-        for item in seen
-        for kind, detail in item.faults
-    )

@@ -7,9 +7,6 @@ from math import ceil
 from canaryctl.controller.artifact.schema import ArtifactDocument, Step
 from canaryctl.controller.model import Release, ReleaseKind
 
-FIRST_RELEASE_REQUESTS = 200
-"""Requests that the controller makes to judge a first release which names no load itself."""
-
 HARD_GATES = ("engine_exit", "oom", "progress")
 """Judged in every release, declared or not: an engine that died, ran out of memory or stopped
 generating is never promoted."""
@@ -85,7 +82,7 @@ def _steps(kind: ReleaseKind, document: ArtifactDocument) -> tuple[Step, ...]:
     if kind is ReleaseKind.FIRST:
         # Nobody is served yet: no traffic can be moved, so the controller makes requests.
         loaded = tuple(step for step in document.rollout.steps if step.load is not None)
-        return loaded or (Step(weight=0, load="generated", requests=FIRST_RELEASE_REQUESTS),)
+        return loaded or (Step(weight=0, load="generated"),)
     steps = document.rollout.steps
     if steps[-1].pause:
         # A person lets go of the last step and the promotion rule still applies: it needs a

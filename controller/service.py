@@ -16,6 +16,7 @@ from canaryctl.controller.judge import Judge, Judgement, gate_specs
 from canaryctl.controller.loads import StepLoads
 from canaryctl.controller.model import (
     Fault,
+    GateRecord,
     Instance,
     Lease,
     Release,
@@ -24,12 +25,14 @@ from canaryctl.controller.model import (
 )
 from canaryctl.controller.observe import Observer, Seen
 from canaryctl.controller.plan import Plan, make_plan
+from canaryctl.controller.progress import ProgressWatch
 from canaryctl.controller.reconcile import Reconciler, Trouble, settled
 from canaryctl.controller.states import FINAL, Phase
 from canaryctl.controller.store import Store
 from canaryctl.controller.view import InstanceView, LoadState, PoolView, View
 from canaryctl.gates.base import Event
 from canaryctl.runtimes.engines.base import EngineFault
+from canaryctl.runtimes.progress import ProbeTarget
 from canaryctl.runtimes.routers.base import Router
 
 JUDGED = frozenset(
@@ -43,6 +46,9 @@ JUDGED = frozenset(
     }
 )
 """Gates live in every phase in which the canary runs."""
+
+PROGRESS_S = 10.0
+"""How long one token may take where the artifact does not say."""
 
 Preflight = Callable[[Release, View], tuple[str, ...]]
 
@@ -61,6 +67,7 @@ class _Known:
     """Remembered between ticks; all of it is made anew after a restart."""
 
     preflight: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    progress: dict[str, ProgressWatch] = field(default_factory=dict)
     troubles: tuple[Trouble, ...] = ()
 
 
@@ -126,20 +133,25 @@ class ServiceController:
         return seen
 
     def _progress(self, release: Release, plan: Plan, seen: Sequence[Seen], now: datetime) -> None:
-        """One token from every warm instance of both arms: what one arm gets, the other gets."""
-        spec = next(s for s in gate_specs(release, plan) if s.name == "progress")
-        timeout_s = spec.max_seconds or 10.0
-        for item in seen:
-            instance = item.view.instance
-            if item.view.serving and instance.handle is not None:
-                runtime = self._catalog.artifact(instance.digest).runtime
-                self._observer.check_progress(
-                    instance.id,
-                    self._observer.base_url(instance),
-                    self._catalog.engine(instance.digest).model_name(runtime),
-                    timeout_s=timeout_s,
-                    now=now,
+        """One token from every warm instance of both arms, again and again."""
+        if release.id not in self._known.progress:
+            spec = next(s for s in gate_specs(release, plan) if s.name == "progress")
+            timeout_s = spec.max_seconds or PROGRESS_S
+            watch = ProgressWatch(interval_s=min(PROGRESS_S, timeout_s) / 2, timeout_s=timeout_s)
+            self._known.progress = {release.id: watch}
+        self._known.progress[release.id].look(
+            {
+                item.view.instance.id: ProbeTarget(
+                    self._observer.base_url(item.view.instance),
+                    self._catalog.engine(item.view.instance.digest).model_name(
+                        self._catalog.artifact(item.view.instance.digest).runtime
+                    ),
                 )
+                for item in seen
+                if item.view.serving
+            },
+            now,
+        )
 
     def _faults(self, release: Release, seen: Sequence[Seen], now: datetime) -> list[Fault]:
         faults = []
@@ -148,7 +160,7 @@ class ServiceController:
             if instance.pool != release.pool:
                 continue
             faults += [Fault(release.id, instance.id, k, now, text) for k, text in item.faults]
-            stuck = self._observer.no_progress(instance.id)
+            stuck = self._known.progress[release.id].stuck(instance.id)
             if stuck and item.view.serving:
                 faults.append(Fault(release.id, instance.id, EngineFault.NO_PROGRESS, now, stuck))
         return faults
@@ -206,9 +218,8 @@ class ServiceController:
             Event(fault.kind.value, fault.instance, fault.at.timestamp(), fault.detail)
             for fault in self._store.faults(release.id)
         ]
-        checks = sum(
-            self._observer.good_checks(m.instance.id) for m in view.pool(release.pool).members
-        )
+        watch = self._known.progress[release.id]
+        checks = sum(watch.good(m.instance.id) for m in view.pool(release.pool).members)
         return self._judge.judge(
             release, plan, view.pools, events=events, progress_checks=checks, now=view.now
         )
@@ -237,7 +248,7 @@ class ServiceController:
         self,
         decision: Decision,
         gate_events: tuple[ReleaseEvent, ...],
-        records: Sequence[object],
+        records: Sequence[GateRecord],
         fence: Lease,
         now: datetime,
     ) -> Release:

@@ -2,7 +2,6 @@
 engines or traffic: whoever holds the service's lease acts on the row."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -52,13 +51,20 @@ class Submitter:
             raise AlreadyStableError(service.name, title, service.stable_release)
         return self._create(service, document, loaded.digest, now=now, actor=actor)
 
-    def retry(self, release: Release, *, actor: str, now: datetime) -> Release:
+    def retry(self, release: Release, *, actor: str, reason: str, now: datetime) -> Release:
         """A new attempt of the same document, with evidence of its own."""
         service = self._store.service(release.service)
         if service.stable_digest == release.digest:
             title = f"{release.document.name}@{release.document.version}"
             raise AlreadyStableError(service.name, title, service.stable_release)
-        return self._create(service, release.document, release.digest, now=now, actor=actor)
+        return self._create(
+            service,
+            release.document,
+            release.digest,
+            now=now,
+            actor=actor,
+            hold=f"retry of {release.id}" + (f": {reason}" if reason else ""),
+        )
 
     def rollback(
         self, service_name: str, to: str, *, actor: str, reason: str, now: datetime
@@ -81,7 +87,7 @@ class Submitter:
             now=now,
             actor=actor,
             kind=ReleaseKind.ROLLBACK,
-            reason=f"rollback to {to}" + (f": {reason}" if reason else ""),
+            hold=f"rollback to {to}" + (f": {reason}" if reason else ""),
         )
 
     def _target(self, service: Service, current: Release, to: str) -> tuple[str, ArtifactDocument]:
@@ -144,7 +150,7 @@ class Submitter:
         now: datetime,
         actor: str,
         kind: ReleaseKind | None = None,
-        reason: str | None = None,
+        hold: str | None = None,
     ) -> Release:
         first = service.stable_digest is None
         release = Release(
@@ -161,8 +167,9 @@ class Submitter:
             previous_digest=service.stable_digest,
             previous_pool=service.stable_pool,
             previous_replicas=service.stable_replicas,
+            hold=hold,
         )
-        return self._store.create_release(replace(release, hold=reason), now=now, actor=actor)
+        return self._store.create_release(release, now=now, actor=actor)
 
 
 def _with_absolute_loads(document: ArtifactDocument, directory: Path) -> ArtifactDocument:

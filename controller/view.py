@@ -56,9 +56,9 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class LoadState:
-    """The requests that the controller makes at a step with ``load``."""
+    """The requests that the controller makes at a step with ``load``. ``fault``: why it makes
+    none any more."""
 
-    finished: bool = False
     fault: str | None = None
 
 

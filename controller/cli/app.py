@@ -8,7 +8,20 @@ import click
 
 from canaryctl.controller.cli.lazy import Lazy, LazyGroup
 
+_CLI = "canaryctl.controller.cli"
 COMMANDS = {
+    "release": Lazy(f"{_CLI}.release:release", "Release an artifact, by canary."),
+    "status": Lazy(f"{_CLI}.status:status", "Show services, or one service or release."),
+    "history": Lazy(f"{_CLI}.status:history", "List releases, the newest first."),
+    "promote": Lazy(f"{_CLI}.operate:promote", "Promote a release now."),
+    "abort": Lazy(f"{_CLI}.operate:abort", "End a release: traffic returns first."),
+    "pause": Lazy(f"{_CLI}.operate:pause", "Hold a release at its weight; gates go on."),
+    "resume": Lazy(f"{_CLI}.operate:resume", "Let a held release go on."),
+    "retry": Lazy(f"{_CLI}.release:retry", "Try a release that has ended again."),
+    "rollback": Lazy(f"{_CLI}.release:rollback", "Go back to an earlier runtime or to eager."),
+    "gates": Lazy(f"{_CLI}.gates:gates", "Explain what the gates said."),
+    "serve": Lazy(f"{_CLI}.serve:serve", "Act on every service, as a daemon."),
+    "doctor": Lazy(f"{_CLI}.doctor:doctor", "Check the machine, the database and the router."),
     "artifact": Lazy(
         "canaryctl.controller.cli.artifact:artifact", "Check, show and compare artifacts."
     ),

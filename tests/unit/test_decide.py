@@ -177,11 +177,14 @@ def test_warming_ends_with_a_look_before_traffic() -> None:
 def test_generated_load_must_end_well() -> None:
     doc = document(rollout={"steps": [{"weight": 0, "load": "generated"}, {"weight": 50}]})
     at_load = in_step(document=doc, weight=0)
-    running = decided(view(at_load, at=9, verdict=clean())).release
-    assert running.hold == "the generated load runs"
-    broken = decided(view(at_load, at=9, verdict=clean(), load=LoadState(fault="refused")))
+    running = decided(view(at_load, at=9, verdict=clean(), step_requests=199)).release
+    assert running.hold is not None
+    assert running.hold.startswith("the generated load runs")
+    broken = decided(
+        view(at_load, at=9, verdict=clean(), step_requests=500, load=LoadState(fault="refused"))
+    )
     assert broken.release.step == 0
-    done = decided(view(at_load, at=9, verdict=clean(), load=LoadState(finished=True)))
+    done = decided(view(at_load, at=9, verdict=clean(), step_requests=200))
     assert done.release.weight == 50
 
 

@@ -1,0 +1,40 @@
+# `make demo` and `make test` set up all they need and can be run again and again.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test lint lock wheel-test clean
+
+demo: $(VENV)/.installed
+	$(BIN)/python examples/quickstart/demo.py
+
+test: $(VENV)/.dev-installed
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev-installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p canaryctl.common -p canaryctl.controller -p canaryctl.gates -p canaryctl.runtimes -p canaryctl.migrations
+	$(BIN)/mypy tests benchmarks examples tools
+	$(BIN)/lint-imports
+	$(BIN)/python tools/check_modules.py
+
+wheel-test: $(VENV)/.dev-installed
+	tools/test-wheel $(PYTHON)
+
+lock: $(VENV)/.dev-installed
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url -o requirements.lock pyproject.toml
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --group dev -c requirements.lock -o requirements-dev.lock pyproject.toml
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install -q --no-deps -e .
+	touch $@
+
+$(VENV)/.dev-installed: $(VENV)/.installed requirements-dev.lock
+	$(BIN)/python -m pip install -q --require-hashes -r requirements-dev.lock
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .demo *.egg-info

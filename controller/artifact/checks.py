@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePosixPath
 
-from canaryctl.controller.artifact.mistakes import Loc, Mistake
+from canaryctl.controller.artifact.mistakes import Loc, Mistake, quoted
 from canaryctl.controller.artifact.schema import ArtifactDocument
 from canaryctl.controller.artifact.secrets import is_literal_secret
 
@@ -105,14 +105,12 @@ def gpus_hold_the_model(document: ArtifactDocument) -> Iterator[Mistake]:
 
 
 def gates_are_named_once(document: ArtifactDocument) -> Iterator[Mistake]:
-    first: dict[str, int] = {}
-    for index, gate in enumerate(document.gates):
-        if gate.name in first:
+    names = [gate.name for gate in document.gates]
+    for index, name in enumerate(names):
+        if name in names[:index]:
             yield Mistake(
-                ("gates", index, "name"),
-                f"found {gate.name} twice, first in gates[{first[gate.name]}]; keep one",
+                ("gates", index, "name"), f"found {quoted(name)} again, expected each gate once"
             )
-        first.setdefault(gate.name, index)
 
 
 def secrets_are_references(document: ArtifactDocument) -> Iterator[Mistake]:

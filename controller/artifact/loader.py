@@ -60,7 +60,7 @@ def inspect_artifact(path: Path, checks: Sequence[Check] = ()) -> Inspection:
     found = [Located(str(path), m.position, m.loc, m.message) for m in source.mistakes]
     document: ArtifactDocument | None = None
     if source.complete:
-        document, mistakes = _check(source, (*CHECKS, *checks))
+        document, mistakes = _check(source, checks)
         found += [Located(str(path), _position(source, m), m.loc, m.message) for m in mistakes]
     if found or document is None:
         return Inspection(None, tuple(sorted(found, key=_order)))
@@ -91,12 +91,14 @@ def _check(
         errors = error.errors(include_url=False)
         mistakes = mistakes_of(errors, source.data, source.values, source.plain)
         mistakes = [m for m in mistakes if m.at_key or not _refused_before(source, m.loc)]
-    salvage = Salvage(source.data, {*source.refused, *(m.loc for m in mistakes)})
-    for check in checks:
-        for mistake in check(salvage.document):
-            sound = salvage.sound(mistake)
-            if sound is not None:
-                mistakes.append(sound)
+    for round_of_checks in (CHECKS, checks):  # the caller's see what the document's own left
+        salvage = Salvage(source.data, {*source.refused, *(m.loc for m in mistakes)})
+        mistakes += [
+            sound
+            for check in round_of_checks
+            for mistake in check(salvage.document)
+            if (sound := salvage.sound(mistake)) is not None
+        ]
     return document, mistakes
 
 

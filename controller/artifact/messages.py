@@ -2,6 +2,7 @@
 
 import types
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -125,10 +126,15 @@ def _get(data: Any, loc: Loc) -> Any:
 def _unknown_key(loc: Loc) -> str:
     name, fields = str(loc[-1]), sorted(fields_at(loc[:-1]))
     advice = did_you_mean(name, fields)
-    homes = _homes(ArtifactDocument, ()).get(name, [])
+    homes = _all_homes().get(name, [])
     if not advice and homes:
         advice = "; it belongs in " + " or ".join(dotted(home) or "the top level" for home in homes)
     return f"unknown key, expected one of {', '.join(fields)}{advice}"
+
+
+@cache
+def _all_homes() -> Mapping[str, list[Loc]]:
+    return _homes(ArtifactDocument, ())
 
 
 def _homes(model: type[BaseModel], at: Loc) -> dict[str, list[Loc]]:

@@ -10,7 +10,7 @@ from canaryctl.controller.artifact.mistakes import did_you_mean
 
 
 class Lazy(NamedTuple):
-    """``target``: "module:attribute" of a click command. ``help``: its first line of help."""
+    """``target``: "module:attribute" of a click command. ``help``: its line in the list."""
 
     target: str
     help: str

@@ -1,0 +1,72 @@
+"""What the engines and gates find in a document, at the place in the file where it stands."""
+
+from pathlib import Path
+
+import pytest
+
+from canaryctl.controller.artifact.loader import inspect_artifact
+from canaryctl.controller.cli.checks import document_checks
+
+VALID = Path(__file__).parents[1] / "data" / "artifacts" / "valid.yaml"
+
+
+def places(tmp_path: Path, *edits: tuple[str, str]) -> list[tuple[int, int, str]]:
+    text = VALID.read_text()
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    file = tmp_path / "artifact.yaml"
+    file.write_text(text)
+    found = inspect_artifact(file, document_checks())
+    return [(m.position.line, m.position.column, m.where) for m in found.mistakes if m.position]
+
+
+def test_a_valid_document_passes(tmp_path: Path) -> None:
+    assert places(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ("name: simulated", "name: vlm", (9, 11, "runtime.engine.name")),
+        ("2, 4, 8, 12", "2, 4, 8, 9000, 9001", (20, 52, "runtime.graph.capture_sizes")),
+        ("tensor: 1", "tensor: 2", (17, 22, "runtime.parallel.tensor")),
+        ("name: oom", "name: ooms", (33, 12, "gates[1].name")),
+        ("max: 0", "max_ratio: 1%", (33, 28, "gates[1].max_ratio")),
+    ],
+)
+def test_a_fault_is_located(
+    tmp_path: Path, old: str, new: str, place: tuple[int, int, str]
+) -> None:
+    edits = [(old, new), ("16, 24, 32, 48]", "9002]"), ("[1, 8, 48]", "[1, 8]")]
+    assert place in places(tmp_path, *(edits if "9000" in new else edits[:1]))
+
+
+def test_mistakes_of_every_kind_are_named_together(tmp_path: Path) -> None:
+    found = places(
+        tmp_path,
+        ('version: "1.0"', "version: 1.0"),  # a type
+        ("name: simulated", "name: vlm"),  # an engine
+        ("2, 4, 8, 12", "2, 2, 8, 12"),  # the document itself
+        ("name: oom", "name: ooms"),  # a gate
+        ("replicas: 1", "replica: 1"),  # a key
+    )
+    assert [where for _, _, where in found] == [
+        "runtime.engine.name",
+        "runtime.engine.version",
+        "runtime.graph.capture_sizes[2]",
+        "replica",
+        "gates[1].name",
+    ]
+
+
+def test_one_fault_is_named_once(tmp_path: Path) -> None:
+    """The document's own checks and an engine's know some of the same things."""
+    found = places(
+        tmp_path,
+        ("name: simulated", "name: vllm"),
+        ('version: "1.0"', 'version: "0.25.1"\n    venv: /opt/vllm'),
+        ("args: {seed: 7, jitter: 0.05}", "args: {}"),
+        ("mode: FULL_AND_PIECEWISE", "mode: NONE"),
+    )
+    assert [where for _, _, where in found] == ["runtime.graph.capture_sizes"]

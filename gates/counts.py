@@ -13,7 +13,7 @@ from canaryctl.gates.outcome import GateResult, Outcome
 from canaryctl.gates.readings import series
 from canaryctl.gates.records import settle, settled
 from canaryctl.gates.rules import standing
-from canaryctl.gates.rules.rate_regression import RateRegression
+from canaryctl.gates.rules.rate_regression import RARE, RateRegression
 from canaryctl.gates.rules.share_limit import ShareLimit
 from canaryctl.gates.rules.standing import Bars, Standing
 from canaryctl.gates.samples import ArmWindow, Missing
@@ -68,7 +68,13 @@ class CountGate(ABC):
             self._limit = ShareLimit(spec.max_ratio, self._phi, bars, self._subject, self._unit)
         if tolerance is not None:
             self._regression = RateRegression(
-                tolerance, spec.margin, self._phi, bars, self._subject, self._unit
+                tolerance,
+                spec.margin,
+                self._phi,
+                bars,
+                self._subject,
+                self._unit,
+                rare=spec.max_ratio or RARE,
             )
 
     @abstractmethod

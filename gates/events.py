@@ -1,6 +1,7 @@
 """Hard gates: predicates on what placement, log and progress probe saw. They spend no α."""
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 
 from canaryctl.common.metrics import Signal
 from canaryctl.gates.base import GateContext, Look, State
@@ -37,14 +38,13 @@ class EventGate(ABC):
         kept = settled(state)
         if kept is not None:
             return state, kept
-        state = {**state, "looks": state["looks"] + 1}
-        state, result = self._judge(state, look)
-        if result.outcome is Outcome.PASSED and look.canary.instances < 1:
-            result = GateResult(
-                self.spec.name,
-                Outcome.INCONCLUSIVE,
-                "no canary instance is running, so that nothing was watched",
-                valid_looks=0,
+        watched = look.canary.instances > 0
+        state, result = self._judge({**state, "looks": state["looks"] + watched}, look)
+        if result.outcome is Outcome.PASSED and not watched:
+            result = replace(
+                result,
+                outcome=Outcome.INCONCLUSIVE,
+                reason="no canary instance is running, so that nothing was watched",
             )
         return settle(state, result), result
 
@@ -123,7 +123,8 @@ class ProgressGate(EventGate):
             return state, self._result(state, Outcome.FAILED, reason, stalls, limit)
         if look.progress_checks < 1:
             reason = f"no generation of one token has ended within {seconds(limit)} yet"
-            return state, self._result(state, Outcome.INCONCLUSIVE, reason, 0, limit)
+            waiting = self._result(state, Outcome.INCONCLUSIVE, reason, 0, limit)
+            return state, replace(waiting, valid_looks=0)
         reason = (
             f"{plural(look.progress_checks, 'generation')} of one token, all within "
             f"{seconds(limit)}"

@@ -90,7 +90,7 @@ class BlockShare:
             canary.edges, past, p=self.p, r=self.tolerance, m=max(self.margin, self.tolerance)
         )
         if question is None:
-            lowest = next((e for e in canary.edges if e > 0), None)
+            lowest = next((e for e in canary.finite if e > 0), None)
             return {**state, "question": [None, lowest, None], "blocks_needed": None}
         low = canary.edges[question.i]
         if question.j_fail is None:

@@ -10,13 +10,14 @@ from canaryctl.gates.stats.counts import Counts
 from canaryctl.gates.wording import percent, whole
 
 RARE = 0.005
-"""The baseline share assumed for planning where it shows fewer events than that: without an
-event in either arm a ratio of rates cannot be judged, only how small both are."""
+"""The least baseline share that exposure is planned for, unless a limit on the share says which
+rises matter: without an event in either arm no ratio of rates can be judged."""
 
 
 @dataclass(frozen=True, slots=True)
 class RateRegression:
-    """``tolerance``: how much higher the canary's rate may be; ``margin``: what a pass excludes."""
+    """``tolerance``: how much higher the canary's rate may be; ``margin``: what a pass excludes;
+    ``rare``: the least baseline share that exposure is planned for."""
 
     tolerance: float
     margin: float
@@ -24,6 +25,7 @@ class RateRegression:
     bars: Bars
     subject: str
     unit: str
+    rare: float = RARE
 
     def start(self) -> State:
         return {
@@ -79,7 +81,7 @@ class RateRegression:
                 "log_e_pass": mixture.log_mean_exp(state["pass"]),
                 "log_fail_at": self.bars.log_fail,
                 "log_pass_at": self.bars.log_pass,
-                "assumed_share": max(baseline, RARE),
+                "assumed_share": max(baseline, self.rare),
             },
         )
 
@@ -91,7 +93,7 @@ class RateRegression:
             rho=1 + self.bars.detectable,
             rho0=1 + self.tolerance,
             share=n_c / (n_c + n_b),
-            s=min(max(baseline, RARE), 0.5),
+            s=min(max(baseline, self.rare), 0.5),
             climb=self.bars.log_fail + planner.MIXING,
             z=planner.Z90,
             phi=self.phi,
@@ -107,7 +109,7 @@ class RateRegression:
             )
         if needed is None:
             return f"no {self.unit} of both arms yet"
-        of = f" from {percent(max(baseline, RARE))}"
+        of = f" from {percent(max(baseline, self.rare))}"
         if n_c >= needed:
             return f"{rise}{of} would have been found"
         return f"to have found {rise}{of} takes about {needed} canary {self.unit} in all"

@@ -1,9 +1,11 @@
 """The router with the real Envoy, real servers behind it and real clients before it."""
 
+import asyncio
 import http.client
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,6 +21,10 @@ import psutil
 import pytest
 
 from canaryctl.common.errors import InputError, PermanentError, TemporaryError
+from canaryctl.runtimes.httpclient import client
+from canaryctl.runtimes.load.generate import run_load
+from canaryctl.runtimes.load.profile import Profile
+from canaryctl.runtimes.load.report import LoadReport
 from canaryctl.runtimes.processes import Processes
 from canaryctl.runtimes.routers.base import Pool, PoolMember, RouteTable
 from canaryctl.runtimes.routers.envoy import EnvoyRouter
@@ -138,6 +144,22 @@ def table(stable: Upstream, canary: Upstream, weight: int) -> RouteTable:
     )
 
 
+def artifacts_of(port: int, count: int) -> Iterator[str]:
+    """Who served each of ``count`` requests: as cheap as a client can be."""
+    asked = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
+    shape = re.compile(rb"content-length: (\d+)\r\n.*artifact: (\S+)\r\n.*\r\n\r\n", re.DOTALL)
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        for _ in range(count):
+            connection.sendall(asked)
+            seen = b""
+            while (head := shape.search(seen)) is None or len(seen) < head.end() + int(head[1]):
+                received = connection.recv(65536)
+                assert received, f"closed after {seen!r}"
+                seen += received
+            assert seen.startswith(b"HTTP/1.1 200")
+            yield head[2].decode()
+
+
 class Users:
     """Clients that ask without a pause, and keep every answer."""
 
@@ -204,9 +226,7 @@ def test_shares_follow_the_weights(
 ) -> None:
     router.apply(table(stable, canary, 5))
     assert router.effective_weights("chat") == {"stable": 95, "canary": 5}
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    served = Counter(request(port, connection=connection).artifact for _ in range(10_000))
-    connection.close()
+    served = Counter(artifacts_of(port, 10_000))
     assert set(served) == {STABLE, CANARY}
     assert abs(served[CANARY] / 10_000 - 0.05) <= 0.01
     assert canary.served == served[CANARY]
@@ -289,6 +309,24 @@ def test_a_canary_killed_under_load_costs_no_unanswered_request(
         time.sleep(0.1)
     assert users.failures == []
     assert {answer.artifact for answer in users.answers} == {STABLE, CANARY}
+
+
+def test_streams_through_a_killed_canary_fail_only_where_they_were_being_answered(
+    router: EnvoyRouter, port: int, stable: Upstream, canary: Upstream
+) -> None:
+    async def kill_under_load() -> LoadReport:
+        loop = asyncio.get_running_loop()
+        loop.call_later(1.0, canary.process.kill)
+        loop.call_later(1.5, router.apply, table(stable, canary, 0))
+        return await run_load([f"http://127.0.0.1:{port}"], Profile(rate=80.0), duration_s=2.0)
+
+    router.apply(table(stable, canary, 50))
+    report = asyncio.run(kill_under_load())
+    [summary] = report.targets.values()
+    assert set(summary.failures) <= {"cut_off"}
+    assert report.ok > 100
+    assert report.artifacts[STABLE].failed == 0
+    assert report.artifacts[CANARY].ok > 0
 
 
 def test_a_response_begun_is_never_begun_again(
@@ -441,6 +479,20 @@ def test_effective_weights_are_envoys_word_not_the_files(
     routes = tmp_path / "routers" / "chat" / "rds" / "routes.json"
     routes.write_text(routes.read_text().replace('"weight": 30', '"weight": 99'))
     assert router.effective_weights("chat") == {"stable": 70, "canary": 30}
+
+
+def test_the_admin_interface_tells_prometheus_and_cannot_end_envoy(
+    router: EnvoyRouter, port: int, stable: Upstream, canary: Upstream
+) -> None:
+    address = router.ensure("chat", port)
+    router.apply(table(stable, canary, 100))
+    request(port)
+    with client(5) as http:
+        metrics = http.get(f"{address.admin_url}/stats/prometheus")
+        ended = http.post(f"{address.admin_url}/quitquitquit")
+    assert 'envoy_cluster_upstream_rq_total{envoy_cluster_name="canary"}' in metrics.text
+    assert ended.status_code == 403
+    assert request(port).status == 200
 
 
 def test_a_taken_port_and_another_port_are_refused(

@@ -7,6 +7,7 @@ tried where no GPU is. What it does not model it refuses, instead of passing it 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
+from canaryctl.common.errors import InputError
 from canaryctl.common.metrics import MetricKind, MetricRef, Signal
 from canaryctl.runtimes.engines.base import Launch, LogFacts
 from canaryctl.runtimes.engines.grid import resolve_sizes
@@ -79,6 +80,8 @@ class SimulatedEngine:
         return Launch(argv, env=dict(spec.engine.env))
 
     def eager(self, spec: RuntimeSpec) -> RuntimeSpec:
+        if not spec.uses_graphs:
+            raise InputError("the runtime runs without graphs already; it has no eager form")
         graph = spec.graph.model_copy(update={"mode": GraphMode.NONE, "capture_sizes": None})
         return spec.model_copy(update={"graph": graph})
 

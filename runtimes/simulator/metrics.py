@@ -163,8 +163,8 @@ class EngineCollector(Collector):
             "Graph mode, captured and requested sizes; simulated.",
             labels=("mode", "sizes", "requested", "engine_version"),
         )
-        requested = self._requested or ()
-        values = (config.graph_mode, _listed(self._grid), _listed(requested), config.version)
+        requested = "default" if self._requested is None else _listed(self._requested)
+        values = (config.graph_mode, _listed(self._grid), requested, config.version)
         grid.add_metric(values, 1)
         yield grid
 

@@ -128,14 +128,15 @@ def test_a_command_takes_the_place_of_this_python() -> None:
     assert launch.env == {"A": "b"}
 
 
-def test_the_eager_form_has_no_graphs_and_is_its_own_eager_form() -> None:
+def test_the_eager_form_has_no_graphs_and_no_eager_form_itself() -> None:
     spec = make_spec(graph={"capture_sizes": [1, 2]}, warmup_plan={"decode_buckets": [1, 2]})
     eager = ENGINE.eager(spec)
     assert eager.graph.mode is GraphMode.NONE
     assert ENGINE.resolved_grid(eager) == ()
     assert ENGINE.check(eager) == []
-    assert ENGINE.eager(eager) == eager
     assert eager.model_copy(update={"graph": spec.graph}) == spec
+    with pytest.raises(InputError, match="no eager form"):
+        ENGINE.eager(eager)
 
 
 def test_the_resolved_grid_is_the_engines_own_by_default() -> None:

@@ -22,13 +22,16 @@ lint: $(VENV)/.dev-installed
 wheel-test: $(VENV)/.dev-installed
 	tools/test-wheel $(PYTHON)
 
-lock: $(VENV)/.dev-installed
-	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url -o requirements.lock pyproject.toml
-	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --group dev -c requirements.lock -o requirements-dev.lock pyproject.toml
+# Resolve the dependencies anew, for every supported Python at once.
+lock:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q uv
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-header -o requirements.lock pyproject.toml
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --group dev -c requirements.lock -o requirements-dev.lock pyproject.toml
 
 $(VENV)/.installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install -q --no-compile --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install -q --no-deps -e .
 	touch $@
 

@@ -30,6 +30,7 @@ from canaryctl.runtimes.machine import (
 )
 from canaryctl.runtimes.preflight import preflight
 from canaryctl.runtimes.placements.registry import placement
+from canaryctl.runtimes.routers.base import Router
 from canaryctl.runtimes.routers.envoy import EnvoyRouter
 from canaryctl.runtimes.spec import RuntimeSpec
 
@@ -48,6 +49,7 @@ class App:
     clock: Clock
     store: Store
     submitter: Submitter
+    router: Router
     controller: Callable[[str], LeasedService]
     close: Callable[[], None]
 
@@ -108,7 +110,8 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
         executor.shutdown(wait=False, cancel_futures=True)
         store.close()
 
-    return App(settings, clock, store, Submitter(store, engine, place.free_port), controller, close)
+    submitter = Submitter(store, engine, place.free_port)
+    return App(settings, clock, store, submitter, route, controller, close)
 
 
 def _rung_faults(release: Release, view: View) -> tuple[str, ...]:

@@ -60,6 +60,16 @@ class LeasedService:
             self._lease = None
             return None
 
+    def retire(self) -> Tick | None:
+        """From now on nothing of the service should run; the first tick towards it."""
+        tick = self.tick()
+        if self._lease is None:
+            return None
+        self._store.clear_stable(
+            self.controller.service, fence=self._lease, now=self._clock.now()
+        )
+        return tick
+
     def close(self) -> None:
         """Let go, so that the next holder need not wait for the lease to expire."""
         self.controller.close()

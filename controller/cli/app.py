@@ -19,7 +19,9 @@ COMMANDS = {
     "resume": Lazy(f"{_CLI}.operate:resume", "Let a held release go on."),
     "retry": Lazy(f"{_CLI}.release:retry", "Try a release that has ended again."),
     "rollback": Lazy(f"{_CLI}.release:rollback", "Go back to an earlier runtime or to eager."),
+    "remove": Lazy(f"{_CLI}.remove:remove", "Stop a service's engines and its router."),
     "gates": Lazy(f"{_CLI}.gates:gates", "Explain what the gates said."),
+    "load": Lazy(f"{_CLI}.load:load", "Send synthetic traffic to a service, for drills."),
     "serve": Lazy(f"{_CLI}.serve:serve", "Act on every service, as a daemon."),
     "doctor": Lazy(f"{_CLI}.doctor:doctor", "Check the machine, the database and the router."),
     "artifact": Lazy(

@@ -74,6 +74,11 @@ class Services(Repository):
         with self._fenced(fence, now) as connection:
             write_stable(connection, service, (digest, pool, replicas, release))
 
+    def clear_stable(self, service: str, *, fence: Lease, now: datetime) -> None:
+        """From now on nothing should serve; the service's history stays."""
+        with self._fenced(fence, now) as connection:
+            connection.execute(delete(tables.stable).where(tables.stable.c.service == service))
+
 
 def write_stable(connection: Connection, service: str, becomes: Stable) -> None:
     """In place of what was stable before."""

@@ -2,11 +2,13 @@
 
 import argparse
 import asyncio
+import contextlib
 import json
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Thread
 
 from canaryctl.common.errors import InputError
 from canaryctl.common.units import parse_duration
@@ -27,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             requests=arguments.requests,
             model=arguments.model,
             as_json=arguments.json,
+            until_eof=arguments.until_eof,
         )
     except InputError as error:
         sys.stderr.write(f"{error}\n")
@@ -42,10 +45,12 @@ def main_load(
     requests: int | None = None,
     model: str | None = None,
     as_json: bool = False,
+    until_eof: bool = False,
 ) -> int:
     """Run the load, write the report to stdout; InputError for what was given wrongly.
 
-    SIGTERM and SIGINT end the run with a report of what was done so far.
+    SIGTERM and SIGINT end the run with a report of what was done so far; with ``until_eof`` the
+    end of standard input does too, so that the load never outlives a parent that holds it.
     """
     profile = _profile(rate, profile_path)
     try:
@@ -59,7 +64,14 @@ def main_load(
         if not base.startswith(("http://", "https://")):
             raise InputError(f"--target: found {base!r}, expected a URL such as http://host:8000")
     done = asyncio.run(
-        _until_signal(bases, profile, duration_s=duration_s, requests=requests, model=model)
+        _until_signal(
+            bases,
+            profile,
+            duration_s=duration_s,
+            requests=requests,
+            model=model,
+            until_eof=until_eof,
+        )
     )
     text = json.dumps(done.as_document(), indent=2) if as_json else done.as_text()
     sys.stdout.write(text + "\n")
@@ -73,14 +85,24 @@ async def _until_signal(
     duration_s: float | None,
     requests: int | None,
     model: str | None,
+    until_eof: bool,
 ) -> LoadReport:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    if until_eof:
+        Thread(target=_tell_eof, args=(loop, stop), daemon=True).start()
     return await run_load(
         targets, profile, duration_s=duration_s, requests=requests, model=model, stop=stop
     )
+
+
+def _tell_eof(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    while sys.stdin.buffer.read(1024):
+        continue
+    with contextlib.suppress(RuntimeError):  # the run ended first, and its loop with it
+        loop.call_soon_threadsafe(stop.set)
 
 
 def _profile(rate: float | None, path: Path | None) -> Profile:
@@ -107,5 +129,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--for", dest="duration", help="such as 90s or 5m")
     parser.add_argument("--requests", type=int, help="end after so many, for each target")
     parser.add_argument("--model", help="the model field of the requests")
+    parser.add_argument(
+        "--until-eof", action="store_true", help="end when standard input does, too"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     return parser

@@ -188,7 +188,8 @@ def test_missing_signals_are_named_and_never_a_pass(name: str) -> None:
     why = "no answer within 2 s"
     missing: dict[Signal, Value] = dict.fromkeys(gate.needs(), Missing(why))
     for side in ("canary", "baseline"):
-        _, result = gate.look(state, look(500.0, **{side: arm(missing)}))
+        changes: dict[str, Any] = {side: arm(missing)}
+        _, result = gate.look(state, look(500.0, **changes))
         assert result.outcome is Outcome.INCONCLUSIVE
         assert not result.no_harm
         assert why in result.reason

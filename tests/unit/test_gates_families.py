@@ -152,7 +152,11 @@ def test_one_burst_of_eager_steps_does_not_fail() -> None:
 
 
 def test_an_engine_that_cannot_say_is_unknown() -> None:
-    for values in ({}, {Signal.STEPS: Series({(("mode", "NONE"),): 5.0})}):
+    silent: list[dict[Signal, Value]] = [
+        {},
+        {Signal.STEPS: Series({(("mode", "NONE"),): 5.0})},
+    ]
+    for values in silent:
         _, result = judge(spec("graph_fallback", max_ratio="1%"), 1, arm(values))
         assert result.outcome is Outcome.INCONCLUSIVE
         assert "unknown" in result.reason

@@ -237,7 +237,9 @@ def test_planner_says_never_rather_than_a_number() -> None:
 
 
 def test_blocks_needed_knows_the_floor_and_large_blocks() -> None:
-    assert planner.blocks_needed(rho=1e6, share=0.5, baseline_events=9, bar=math.log(100), z=0) == 11
+    assert (
+        planner.blocks_needed(rho=1e6, share=0.5, baseline_events=9, bar=math.log(100), z=0) == 11
+    )
     few = planner.blocks_needed(rho=2, share=0.5, baseline_events=2, bar=5, z=1.28)
     many = planner.blocks_needed(rho=2, share=0.5, baseline_events=2000, bar=5, z=1.28)
     assert few is not None

@@ -1,6 +1,7 @@
 """Faults of a runtime spec that vLLM would refuse, or worse, change with only a log line."""
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from canaryctl.common.errors import InputError
 from canaryctl.runtimes.engines.grid import decode_sizes, resolve_sizes
@@ -30,6 +31,12 @@ def _program(spec: RuntimeSpec) -> Iterable[str]:
     if len(given) != 1:
         found = " and ".join(given) or "none"
         yield f"engine: found {found}, expected exactly one of command, venv and image"
+    # An engine runs in a directory of its own, where a relative path means something else.
+    if engine.venv is not None and not Path(engine.venv).is_absolute():
+        yield f"engine.venv: found {engine.venv!r}, expected an absolute path"
+    for name, path in (("id", spec.model.id), ("tokenizer", spec.model.tokenizer)):
+        if path is not None and path.startswith(("./", "../", "~")):
+            yield f"model.{name}: found {path!r}, expected a hub name or an absolute path"
 
 
 def _arguments(spec: RuntimeSpec) -> Iterable[str]:

@@ -70,7 +70,8 @@ class _Reader:
         self._fatal: list[str] = []
         self._warnings: list[str] = []
         self._initialised = False
-        self._in_traceback = False  # of an exception that nobody is known to have caught
+        self._suspects: list[str] = []  # exceptions logged while starting: causes if it ends so
+        self._in_traceback = False  # of an exception that may have ended the engine
         self._previous = ""
 
     def read(self, line: str) -> None:
@@ -91,7 +92,7 @@ class _Reader:
             kv_cache_tokens=self._kv_tokens,
             max_concurrency=self._concurrency,
             out_of_memory=tuple(self._out_of_memory),
-            fatal=tuple(self._fatal),
+            fatal=tuple(dict.fromkeys((*self._suspects, *self._fatal)) if self._fatal else ()),
             warnings=tuple(self._warnings),
         )
 
@@ -136,10 +137,12 @@ class _Reader:
                 _keep(self._warnings, line)
             return
         if _TRACEBACK in line:
-            uncaught = not self._initialised and not _SURVIVED.search(self._previous)
-            self._in_traceback = bool(self._fatal) or (uncaught and level is None)
+            starting = not self._initialised and not _SURVIVED.search(self._previous)
+            self._in_traceback = bool(self._fatal) or starting
         elif self._in_traceback and _EXCEPTION.search(line):
-            _keep(self._fatal, line)
+            # Without a level the interpreter printed it: nobody caught it.
+            ended = bool(self._fatal) or level is None
+            _keep(self._fatal if ended else self._suspects, line)
 
     def _complete(self, stage: Stage) -> None:
         """Stages run in order, so a later one tells of those before it."""

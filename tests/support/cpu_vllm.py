@@ -61,6 +61,8 @@ def cpu_runtime(
             "env": {
                 "VLLM_CPU_KVCACHE_SPACE": "1",
                 "OMP_NUM_THREADS": "1",
+                # Else each engine binds itself to the first CPU, and two share it.
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
                 "VLLM_NO_USAGE_STATS": "1",
                 **(env or {}),
             },

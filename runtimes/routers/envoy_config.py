@@ -140,14 +140,9 @@ def routes(table: RouteTable, *, session_header: str) -> list[Document]:
             ],
             "request_headers_to_remove": list(_NAMED_IN_RESPONSES),
             "response_headers_to_remove": list(_NAMED_IN_RESPONSES),
+            # Removed first, then added: nobody but Envoy says who served.
             "response_headers_to_add": [
-                {
-                    "header": {
-                        "key": header,
-                        "value": f"%UPSTREAM_METADATA({METADATA}:{field})%",
-                    },
-                    "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-                }
+                {"header": {"key": header, "value": f"%UPSTREAM_METADATA({METADATA}:{field})%"}}
                 for header, field in _NAMED_IN_RESPONSES.items()
             ],
         }

@@ -26,7 +26,7 @@ from canaryctl.runtimes.load.generate import run_load
 from canaryctl.runtimes.load.profile import Profile
 from canaryctl.runtimes.load.report import LoadReport
 from canaryctl.runtimes.processes import Processes
-from canaryctl.runtimes.routers.base import Pool, PoolMember, RouteTable
+from canaryctl.runtimes.routers.base import Pool, PoolMember, RouterAddress, RouteTable
 from canaryctl.runtimes.routers.envoy import EnvoyRouter
 
 SERVER = Path(__file__).parents[1] / "support" / "upstream.py"
@@ -457,6 +457,25 @@ def test_a_new_controller_finds_the_router_and_starts_no_other(
     assert others[0].effective_weights("chat") == {"stable": 70, "canary": 30}
     others[0].apply(table(stable, canary, 0))
     assert router.effective_weights("chat") == {"stable": 100, "canary": 0}
+
+
+def test_controllers_that_start_together_start_one_envoy(tmp_path: Path, port: int) -> None:
+    routers = [EnvoyRouter(tmp_path) for _ in range(4)]
+    addresses: list[RouterAddress] = []
+    threads = [
+        threading.Thread(target=lambda each=each: addresses.append(each.ensure("chat", port)))
+        for each in routers
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(addresses) == 4
+        assert len(set(addresses)) == 1
+        assert len(Processes().members(markers(tmp_path))) == 1
+    finally:
+        routers[0].remove("chat")
 
 
 def test_apply_is_idempotent_and_rewrites_what_was_lost(

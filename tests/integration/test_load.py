@@ -147,6 +147,8 @@ def test_every_target_gets_the_same_at_the_same_time(
         ("close", "before_response", "closed"),
         ("hang", "before_response", "timeout"),
         ("cut", "cut_off", "closed"),
+        ("short", "cut_off", "ended early"),
+        ("error_event", "cut_off", "error event"),
     ],
 )
 def test_failures_are_told_by_when_and_why(

@@ -81,6 +81,7 @@ def test_its_environment_is_explicit_and_it_is_detached(
     assert eventually(lambda: not processes.status(process).running)
     output = log.read_text()
     assert "CANARYCTL_INSTANCE" in output
+    assert "SPT_NOENV" in output  # or a changed process title would wipe the markers out
     assert "SECRET_OF_THE_CONTROLLER" not in output
     assert output.strip().endswith("True")
     assert os.stat(log).st_mode & 0o077 == 0

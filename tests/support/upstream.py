@@ -11,7 +11,17 @@ import socket
 import struct
 import sys
 
-MODES = ("ok", "reset", "close", "unavailable", "error", "hang", "cut")
+MODES = (
+    "ok",
+    "reset",
+    "close",
+    "unavailable",
+    "error",
+    "hang",
+    "cut",  # a stream whose connection ends in the middle
+    "short",  # a stream that ends in good order, but too early
+    "error_event",  # a stream that ends with an error, as engines tell it
+)
 
 
 class Upstream:
@@ -36,6 +46,8 @@ class Upstream:
         body = await self._body(reader, headers)
         if path == "/_mode":
             self.mode = body.decode()
+            if self.mode not in MODES:
+                raise ValueError(f"unknown mode {self.mode}; one of: {', '.join(MODES)}")
             self._answer(writer, {"mode": self.mode})
         elif path == "/_served":
             self._answer(writer, {"served": self.served})
@@ -116,7 +128,10 @@ class Upstream:
             await asyncio.sleep(float(str(asked.get("gap_s", 0.002))))
             if self.mode == "cut" and index >= tokens // 2:
                 return
-        self._chunk(writer, b"data: [DONE]\n\n")
+        if self.mode == "error_event":
+            self._chunk(writer, b'data: {"error": {"message": "engine dead"}}\n\n')
+        if self.mode != "short":
+            self._chunk(writer, b"data: [DONE]\n\n")
         writer.write(b"0\r\n\r\n")
         await writer.drain()
 

@@ -4,6 +4,7 @@ Alembic is imported only to change or to compare a schema: opening one that is u
 costs a single SELECT.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -57,6 +58,31 @@ def require_head(engine: Engine) -> None:
             f"the database {_shown(engine)} has the schema {found or 'none'}, expected {HEAD}; "
             "run `canaryctl db upgrade`"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaReport:
+    """What a database has, beside what this version works with. ``database`` has no password."""
+
+    database: str
+    revision: str | None
+    expected: str
+    differences: tuple[str, ...]  # from the declared tables; looked for at ``expected`` only
+
+    @property
+    def good(self) -> bool:
+        return self.revision == self.expected and not self.differences
+
+
+def examine(database_url: str) -> SchemaReport:
+    """Look at a database, and change nothing in it."""
+    engine = create_store_engine(database_url)
+    try:
+        found = revision(engine)
+        differing = differences(engine) if found == HEAD else ()
+        return SchemaReport(_shown(engine), found, HEAD, differing)
+    finally:
+        engine.dispose()
 
 
 def revision(engine: Engine) -> str | None:

@@ -664,7 +664,9 @@ def test_of_many_that_want_a_lease_one_gets_it(store: Store) -> None:
     assert len([lease for lease in got if lease is not None]) == 1
 
 
-@pytest.mark.parametrize("lost", ["expired", "taken over", "given back", "never held"])
+@pytest.mark.parametrize(
+    "lost", ["expired", "taken over", "taken back", "given back", "never held"]
+)
 def test_without_the_lease_nothing_lands(
     store: Store, started: Release, fence: Lease, lost: str
 ) -> None:
@@ -676,6 +678,10 @@ def test_without_the_lease_nothing_lands(
         case "taken over":
             then = at(61)
             assert store.acquire("controller", "two", 600, then) is not None
+        case "taken back":  # the same holder has it again, under a token of its own
+            store.release_lease(fence)
+            then = NOW
+            assert store.acquire("controller", "one", 600, then) is not None
         case "given back":
             store.release_lease(fence)
         case "never held":

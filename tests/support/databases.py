@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL, create_engine, make_url
 
-POSTGRESQL_URL = "CANARYCTL_TEST_POSTGRESQL_URL"
+POSTGRESQL_URL = "TEST_POSTGRESQL_URL"
 
 
 @contextmanager

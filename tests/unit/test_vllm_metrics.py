@@ -54,19 +54,19 @@ def test_native_names_need_no_probe() -> None:
 
 def test_errors_are_5xx_of_generating_routes_alone() -> None:
     page = PAGE + "".join(
-        f'http_requests_total{{handler="{handler}",method="POST",status="{status}"}} 7.0\n'
-        for handler, status in (
-            ("/v1/messages", "5xx"),
-            ("/v1/responses", "4xx"),
-            ("/tokenize", "5xx"),
-            ("/v1/models", "5xx"),
+        f'http_requests_total{{handler="{handler}",method="POST",status="{status}"}} {count}\n'
+        for handler, status, count in (
+            ("/v1/messages", "5xx", 7),
+            ("/v1/responses", "4xx", 11),
+            ("/tokenize", "5xx", 100),
+            ("/v1/models", "5xx", 1000),
         )
     )
     values = read_page(page, VllmEngine().metrics("0.32.0")).values
     requests, errors = values[Signal.REQUESTS], values[Signal.ERRORS]
     assert isinstance(requests, Series)
     assert isinstance(errors, Series)
-    assert (requests.total, errors.total) == (5 + 14, 7)
+    assert (requests.total, errors.total) == (5 + 7 + 11, 7)
 
 
 def test_a_renamed_metric_is_missing_and_never_zero() -> None:

@@ -58,7 +58,9 @@ def request(
     data = response.read()
     if connection is None:
         to.close()
-    return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, data)
+    names = {name.lower() for name in response.headers}
+    merged = {name: ", ".join(response.headers.get_all(name, [])) for name in names}
+    return Answer(response.status, merged, data)
 
 
 @dataclass(frozen=True)

@@ -65,9 +65,7 @@ class LeasedService:
         tick = self.tick()
         if self._lease is None:
             return None
-        self._store.clear_stable(
-            self.controller.service, fence=self._lease, now=self._clock.now()
-        )
+        self._store.clear_stable(self.controller.service, fence=self._lease, now=self._clock.now())
         return tick
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from canaryctl.gates.rules import standing
 from canaryctl.gates.rules.rate_regression import RARE, RateRegression
 from canaryctl.gates.rules.share_limit import ShareLimit
 from canaryctl.gates.rules.standing import Bars, Standing
-from canaryctl.gates.samples import ArmWindow, Missing
+from canaryctl.gates.samples import ArmWindow, Labels, Missing
 from canaryctl.gates.spec import GateSpec
 from canaryctl.gates.stats.counts import Counts
 from canaryctl.gates.wording import percent
@@ -41,11 +41,16 @@ REASONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Events among observations of one arm in one look. ``by_reason`` adds up to ``events``."""
+    """Events among observations of one arm in one look. ``by_reason`` adds up to ``events``.
+
+    ``doubtful``: observations that may be events or none at all: they count against passing
+    and never for failing.
+    """
 
     events: float
     observations: float
     by_reason: Mapping[str, float] = field(default_factory=dict)
+    doubtful: float = 0.0
 
 
 class CountGate(ABC):
@@ -90,6 +95,7 @@ class CountGate(ABC):
             "samples": 0.0,
             "events": 0.0,
             "by_reason": {},
+            "doubtful": 0.0,
             "limit": self._limit.start() if self._limit else None,
             "regression": self._regression.start() if self._regression else None,
         }
@@ -113,6 +119,7 @@ class CountGate(ABC):
             "looks": state["looks"] + 1,
             "samples": state["samples"] + canary.observations,
             "events": state["events"] + canary.events,
+            "doubtful": state["doubtful"] + canary.doubtful,
             "by_reason": {
                 reason: state["by_reason"].get(reason, 0.0) + canary.by_reason.get(reason, 0.0)
                 for reason in sorted({*state["by_reason"], *canary.by_reason})
@@ -123,8 +130,8 @@ class CountGate(ABC):
                 state["limit"],
                 at,
                 k_fail=canary.events,
-                k_pass=canary.events,
-                n=canary.observations,
+                k_pass=canary.events + canary.doubtful,
+                n=canary.observations + canary.doubtful,
             )
         if self._regression is not None and baseline is not None:
             counted["regression"] = self._regression.look(
@@ -164,6 +171,7 @@ class CountGate(ABC):
             valid_looks=state["looks"],
             details={
                 "events": state["events"],
+                "doubtful": state["doubtful"],
                 "by_reason": state["by_reason"],
                 "rules": [dict(s.details) for s in standings],
             },
@@ -223,7 +231,11 @@ class ErrorRateGate(CountGate):
 
 
 class GraphFallbackGate(CountGate):
-    """Pure-decode engine steps that ran eager. An engine that cannot say is unknown, not zero."""
+    """Pure-decode engine steps that ran eager. An engine that cannot say is unknown, not zero.
+
+    Of a step or two an engine may not be able to tell whether it was pure decode: eager ones are
+    doubtful, and an engine that cannot tell of most of them cannot say at all.
+    """
 
     _title, _unit, _subject, _phi = "Graph fallback", "pure-decode steps", "ran eager", PHI_STEPS
 
@@ -234,19 +246,31 @@ class GraphFallbackGate(CountGate):
         steps = series(arm, Signal.STEPS, who)
         if isinstance(steps, Missing):
             return Missing(f"unknown: {steps.reason}")
-        observations, by_reason = 0.0, dict.fromkeys(REASONS, 0.0)
+        pure, untold, doubtful = 0.0, 0.0, 0.0
+        by_reason = dict.fromkeys(REASONS, 0.0)
         for labels, count in steps.items():
             said = dict(labels)
-            pure_decode = said.get("pure_decode", "").lower()
-            if pure_decode not in ("true", "false") or not said.get("mode"):
+            kind, mode = said.get("pure_decode", "").lower(), said.get("mode", "").upper()
+            if kind not in ("true", "false", UNKNOWN) or not mode:
                 return Missing(
                     f"unknown: the {who} counts steps without saying whether they were pure decode "
-                    f"and in which mode they ran: {said}"
+                    f"and in which mode they ran: {_named(labels)}"
                 )
-            if pure_decode == "false":
-                continue
-            observations += count
-            if said["mode"].upper() == EAGER:
-                reason = said.get("reason") or UNKNOWN
-                by_reason[reason] = by_reason.get(reason, 0.0) + count
-        return Tally(sum(by_reason.values()), observations, by_reason)
+            if kind == UNKNOWN:
+                untold += count
+                doubtful += count if mode == EAGER else 0.0
+            elif kind == "true":
+                pure += count
+                if mode == EAGER:
+                    reason = said.get("reason") or UNKNOWN
+                    by_reason[reason] = by_reason.get(reason, 0.0) + count
+        if untold > pure:
+            return Missing(
+                f"unknown: of {untold:.0f} steps the {who} cannot tell whether they were pure "
+                f"decode, and {pure:.0f} it says were"
+            )
+        return Tally(sum(by_reason.values()), pure, by_reason, doubtful)
+
+
+def _named(labels: Labels) -> str:
+    return ", ".join(f"{name}={value}" for name, value in labels) or "no labels"

@@ -14,7 +14,7 @@ from canaryctl.gates.outcome import GateResult, Outcome
 from canaryctl.gates.readings import Buckets, align, histogram
 from canaryctl.gates.records import settle, settled
 from canaryctl.gates.rules import standing
-from canaryctl.gates.rules.block_share import BlockShare
+from canaryctl.gates.rules.block_share import LOOKS_PER_BLOCK, BlockShare
 from canaryctl.gates.rules.quantile_limit import QuantileLimit
 from canaryctl.gates.rules.standing import Bars, Standing
 from canaryctl.gates.samples import Missing
@@ -72,6 +72,7 @@ class LatencyGate:
             "looks": 0,
             "samples": 0,
             "load": None,
+            "unequal_looks": 0,  # in a row
             "edges": [],
             "canary": [],  # trailing evidence, for the quantiles that people are shown
             "baseline": [],
@@ -99,11 +100,18 @@ class LatencyGate:
         return histogram(look.baseline, self._signal, "baseline")
 
     def _follow_load(self, state: State, unequal: str | None) -> State:
-        if state["load"] == unequal:
-            return state
-        changed = {**state, "load": unequal}
-        if self._regression is not None:
+        """A block ends where the load changes; what lasted longer than a block is another regime,
+        while a single uneven window is not."""
+        over = state["unequal_looks"] if unequal is None else 0
+        changed = {
+            **state,
+            "load": unequal,
+            "unequal_looks": 0 if unequal is None else state["unequal_looks"] + 1,
+        }
+        if self._regression is not None and state["load"] != unequal:
             changed["regression"] = self._regression.load_changed(state["regression"])
+        if self._regression is not None and over > LOOKS_PER_BLOCK:
+            changed["regression"] = self._regression.new_regime(changed["regression"])
         return changed
 
     def _count(self, state: State, look: Look, canary: Buckets, baseline: Buckets | None) -> State:

@@ -46,9 +46,12 @@ class BlockShare:
         }
 
     def load_changed(self, state: State) -> State:
-        """The block ends here, and the baseline's past belongs to another load."""
-        closed = self._close(state) if state["open_looks"] else state
-        return {**closed, "history": []}
+        """The block ends here."""
+        return self._close(state) if state["open_looks"] else state
+
+    def new_regime(self, state: State) -> State:
+        """The baseline's past belongs to another load: where its quantile lies is learnt anew."""
+        return {**state, "history": []}
 
     def look(self, state: State, at: float, canary: Buckets, baseline: Buckets) -> State:
         canary, baseline = align(canary, baseline)

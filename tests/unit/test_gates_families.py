@@ -162,6 +162,32 @@ def test_an_engine_that_cannot_say_is_unknown() -> None:
         assert "unknown" in result.reason
 
 
+def test_steps_that_cannot_be_told_count_against_passing_and_not_for_failing() -> None:
+    def mixed(eager_untold: float, graph_untold: float) -> ArmWindow:
+        untold = ("pure_decode", "unknown")
+        return arm(
+            {
+                Signal.STEPS: Series(
+                    {
+                        (("mode", "FULL"), ("pure_decode", "true")): 500.0,
+                        (("mode", "NONE"), untold): eager_untold,
+                        (("mode", "PIECEWISE"), untold): graph_untold,
+                    }
+                )
+            }
+        )
+
+    gate = spec("graph_fallback", max_ratio="1%")
+    assert judge(gate, 200, mixed(0, 30))[1].outcome is Outcome.PASSED
+    doubtful = judge(gate, 200, mixed(30, 0))[1]
+    assert doubtful.outcome is Outcome.INCONCLUSIVE
+    assert doubtful.details["doubtful"] == 200 * 30
+    cannot = judge(gate, 200, mixed(300, 300))[1]
+    assert cannot.outcome is Outcome.INCONCLUSIVE
+    assert "cannot tell whether they were pure decode" in cannot.reason
+    assert cannot.valid_looks == 0
+
+
 def test_no_decode_step_is_no_pass() -> None:
     _, result = judge(spec("graph_fallback", max_ratio="1%"), 50, arm(steps(prefill=500)))
     assert result.outcome is Outcome.INCONCLUSIVE

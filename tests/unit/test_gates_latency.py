@@ -168,9 +168,16 @@ def test_blocks_end_where_the_load_changes_and_edges_are_learnt_anew() -> None:
     trial.look("half the requests")
     regression = trial.state["regression"]
     assert (regression["blocks"], regression["open_looks"]) == (2, 0)
-    assert regression["history"] == []
     trial.look("another cause")
     assert trial.state["regression"]["blocks"] == 2  # an empty block is none
+    trial.look()  # two uneven windows are no other regime
+    assert trial.state["regression"]["open_looks"] == 1
+    for _ in range(5):
+        trial.look("a step of another weight")
+    trial.look()
+    regression = trial.state["regression"]
+    assert (regression["blocks"], regression["open_looks"]) == (3, 0)
+    assert sum(counts[-1] for _, counts in regression["history"]) == trial.per_look
 
 
 def test_exposure_at_equal_load_still_holds_while_load_is_unequal() -> None:
@@ -268,6 +275,7 @@ def test_at_unequal_load_a_limit_can_be_broken_but_not_held() -> None:
         held, broken = fast.look("little traffic"), slow.look("little traffic")
     assert held.outcome is Outcome.INCONCLUSIVE
     assert broken.outcome is Outcome.FAILED
+    assert fast.look().outcome is Outcome.INCONCLUSIVE  # what came before shows nothing
 
 
 def test_a_limit_between_two_edges_is_neither_held_nor_broken_inside() -> None:

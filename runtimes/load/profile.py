@@ -69,7 +69,7 @@ class Profile(_Frozen):
     prompt_tokens: Range = Range(min=8, max=64)
     output_tokens: Range = Range(min=8, max=24)
     prompt: PromptKind = PromptKind.TOKEN_IDS
-    vocabulary: Count = 1000  # token ids are below it
+    vocabulary: Count = 200  # token ids are below it: every tokenizer has so many
     sessions: Annotated[int, Field(ge=0, strict=True)] = 0  # 0: no session header
     session_header: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")] = "x-session-id"
     stream: Annotated[bool, Field(strict=True)] = True

@@ -1,0 +1,168 @@
+"""Real vLLM on the CPU, released by the command line: promoted, killed, and made slower."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from tests.support.cli import Cli, Running, eventually
+from tests.support.cpu_vllm import CORE, cpu_runtime, cpu_vllm_python, tiny_model
+
+__all__ = ["cpu_vllm_python", "tiny_model"]
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(420)]
+
+RATE_PER_S = 12
+
+
+class Factory:
+    """Writes artifacts of one CPU runtime; ``command`` replaces how its process begins."""
+
+    def __init__(self, folder: Path, python: Path, model: Path) -> None:
+        self._folder, self._python, self._model = folder, python, model
+        self.load = folder / "load.yaml"
+        self.load.write_text(
+            yaml.safe_dump(
+                {
+                    "rate": RATE_PER_S,
+                    "prompt_tokens": {"min": 8, "max": 48},
+                    "output_tokens": {"min": 8, "max": 24},
+                    "vocabulary": 200,
+                    "for": "15m",
+                }
+            )
+        )
+
+    def write(
+        self,
+        name: str,
+        *,
+        command: list[str] | None = None,
+        args: dict[str, Any] | None = None,
+    ) -> Path:
+        runtime = cpu_runtime(self._python, self._model, args=args).as_document()
+        runtime["warmup_plan"] = {
+            "decode_buckets": [1, 4],
+            "mixed_token_buckets": [64],
+            "repeat_per_bucket": 2,
+        }
+        if command is not None:
+            runtime["engine"]["venv"] = None
+            module = [str(self._python), "-m", "vllm.entrypoints.openai.api_server"]
+            runtime["engine"]["command"] = [*command, *module]
+        document: dict[str, Any] = {
+            "apiVersion": "canaryctl/v1",
+            "kind": "RuntimeArtifact",
+            "name": name,
+            "version": "1",
+            "service": "chat",
+            "runtime": _without_none(runtime),
+            "rollout": {
+                "steps": [{"weight": 50, "bake": "10s"}],
+                "interval": "500ms",
+                "drain": "5s",
+                "progress_deadline": "4m",
+                "rollback_window": "3s",
+                "detectable": "300%",
+            },
+            "gates": [
+                {"name": "tpot_p50", "max_regression": "100%"},
+                {"name": "error_rate", "max_ratio": "5%"},
+                {"name": "engine_exit", "max": 0},
+                {"name": "progress", "max_seconds": "20s"},
+            ],
+        }
+        if name == "stable":
+            document["rollout"]["steps"] = [{"weight": 0, "load": "load.yaml", "requests": 80}]
+            document["gates"] = [
+                {"name": "ttft_p90", "max_seconds": "5s"},
+                {"name": "error_rate", "max_ratio": "5%"},
+                {"name": "progress", "max_seconds": "20s"},
+            ]
+        path = self._folder / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(document))
+        return path
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    return value
+
+
+@pytest.fixture(scope="module")
+def factory(
+    tmp_path_factory: pytest.TempPathFactory, cpu_vllm_python: Path, tiny_model: Path
+) -> Factory:
+    return Factory(tmp_path_factory.mktemp("artifacts"), cpu_vllm_python, tiny_model)
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory, factory: Factory) -> Iterator[Cli]:
+    cli = Cli(tmp_path_factory.mktemp("cpu-vllm"))
+    done = cli.release(factory.write("stable"), timeout_s=300)
+    assert done.code == 0, done.err
+    assert done.document["kind"] == "first"
+    yield cli
+    removed = cli.run("remove", "chat")
+    assert removed.code == 0, removed.err
+    assert cli.left_over() == []
+
+
+@pytest.fixture
+def load(cli: Cli, factory: Factory) -> Iterator[Running]:
+    running = cli.start("load", "chat", "--profile", factory.load, "--json")
+    yield running
+    running.end()
+
+
+def test_an_engine_whose_core_is_killed_is_rolled_back(
+    cli: Cli, factory: Factory, load: Running
+) -> None:
+    running = cli.start("release", factory.write("killed", args={"seed": 2}), "--json")
+    release = eventually("a release", lambda: cli.service()["active_release"])["release"]
+
+    def canary() -> int | None:
+        document = cli.run("status", release, "--json").document
+        if document["phase"] != "progressing" or document["weight"] != 50:
+            return None
+        pids = [
+            process.pid
+            for process in psutil.process_iter()
+            if CORE in " ".join(process.cmdline() or [process.name()])
+            and process.environ().get("CANARYCTL_INSTANCE", "").startswith(release)
+        ]
+        return pids[0] if pids else None
+
+    core = eventually("a canary under traffic", canary, timeout_s=180)
+    time.sleep(2)
+    psutil.Process(core).kill()
+    done = running.wait()
+    assert done.code == 3, done.err
+    assert done.document["reason"].startswith("engine_exit"), done.document["reason"]
+    assert done.document["rollback_target"] == "previous"
+
+
+def test_a_slower_engine_is_rolled_back_by_a_latency_gate(
+    cli: Cli, factory: Factory, load: Running
+) -> None:
+    # Three busy loops share its one CPU with it: they are of its group and end with it.
+    busy = (
+        "for n in 1 2 3; do taskset -c 0 sh -c 'while :; do :; done' & done; "
+        'exec taskset -c 0 "$@"'
+    )
+    slower = factory.write("slower", command=["sh", "-c", busy, "sh"])
+    done = cli.release(slower, timeout_s=330)
+    assert done.code == 3, done.err
+    assert done.document["reason"].startswith("tpot_p50"), done.document["reason"]
+
+
+def test_an_equal_engine_is_promoted(cli: Cli, factory: Factory, load: Running) -> None:
+    good = factory.write("good", args={"enable-prefix-caching": False})
+    done = cli.release(good, timeout_s=330)
+    assert done.code == 0, done.err
+    assert cli.service()["stable"] == "good@1"

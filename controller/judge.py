@@ -152,7 +152,9 @@ class Judge:
             before = memory.results.get(name)
             state, result = gate.look(memory.states[name], look)
             memory.states[name], memory.results[name] = state, result
-            if before is None or before.outcome is not result.outcome:
+            # That nothing is known yet is no news.
+            outcome = before.outcome if before else Outcome.INCONCLUSIVE
+            if outcome is not result.outcome:
                 changes.append(f"{name} is {result.outcome.value}: {result.reason}")
             elif not looked:
                 continue

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from canaryctl.gates.base import State
 from canaryctl.gates.readings import Buckets, align
-from canaryctl.gates.rules.standing import Bars, Standing
+from canaryctl.gates.rules.standing import SUSPECT, Bars, Standing
 from canaryctl.gates.stats import block, edges, mixture, planner
 from canaryctl.gates.stats.counts import Counts
 from canaryctl.gates.wording import percent, seconds, whole
@@ -68,12 +68,12 @@ class BlockShare:
         needed = state["blocks_needed"]
         per_block = state["closed"][2] / state["blocks"] if state["blocks"] else 0.0
         requests = None if needed is None else whole(needed * per_block)
+        enough = needed is not None and state["blocks"] >= needed
+        suspected = self.bars.suspects(log_fail)
         return Standing(
             failed=log_fail >= self.bars.log_fail,
-            no_harm=requests is not None
-            and state["blocks"] >= needed
-            and state["closed"][2] >= needed * per_block,
-            waits=self._waits(state, requests),
+            no_harm=enough and not suspected,
+            waits=SUSPECT if enough and suspected else self._waits(state, requests),
             needed=requests,
             details={
                 "rule": f"block share, {LOOKS_PER_BLOCK} looks a block",

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from canaryctl.gates.base import State
-from canaryctl.gates.rules.standing import Bars, Standing
+from canaryctl.gates.rules.standing import SUSPECT, Bars, Standing
 from canaryctl.gates.stats import lr, mixture, planner
 from canaryctl.gates.stats.counts import Counts
 from canaryctl.gates.wording import percent, whole
@@ -64,14 +64,17 @@ class RateRegression:
         k_c, k_b, n_c, n_b = state["sums"]
         canary, baseline = (k_c / n_c if n_c else 0.0), (k_b / n_b if n_b else 0.0)
         needed = self._exposure(n_c, n_b, baseline)
+        enough = needed is not None and n_c >= needed
         return Standing(
             failed=log_fail >= self.bars.log_fail,
             passed=state["passed"],
-            no_harm=needed is not None and n_c >= needed,
+            no_harm=enough and not self.bars.suspects(log_fail),
             claim=f"{percent(canary)} of {n_c:.0f} canary {self.unit} {self.subject} against "
             f"{percent(baseline)} of {n_b:.0f} of the baseline "
             f"(allowed +{percent(self.tolerance)})",
-            waits=self._waits(needed, n_c, baseline),
+            waits=SUSPECT
+            if enough and self.bars.suspects(log_fail)
+            else self._waits(needed, n_c, baseline),
             needed=needed,
             details={
                 "canary_share": canary,

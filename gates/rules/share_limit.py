@@ -66,7 +66,7 @@ class ShareLimit:
         return Standing(
             failed=log_fail >= self.bars.log_fail,
             passed=state["passed"],
-            no_harm=n >= self._exposure(),
+            no_harm=n >= self._exposure() and not self.bars.suspects(log_fail),
             claim=f"{seen}; at most {percent(self.limit)} may",
             waits=""
             if state["passed"]

@@ -27,6 +27,11 @@ class Bars:
         share = spec.alpha / (max(1, context.gates_total) * max(1, rules))
         return cls(-math.log(share), -math.log(spec.beta), context.detectable, spec.alpha)
 
+    def suspects(self, log_fail: float) -> bool:
+        """Whether the evidence leans so far towards a failure that no harm cannot be claimed,
+        whatever the exposure: a sound canary is ever suspected with probability β at most."""
+        return log_fail >= self.log_pass
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -75,6 +80,9 @@ def judge(
     if not enough:
         return Outcome.INCONCLUSIVE, False
     return found, harmless(standings)
+
+
+SUSPECT = "the exposure is there, but so far the evidence leans towards harm: it is waited for more"
 
 
 def chance(alpha: float) -> str:

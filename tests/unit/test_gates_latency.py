@@ -313,3 +313,23 @@ def test_more_gates_ask_for_more_evidence() -> None:
     assert many.valid_looks > few.valid_looks
     bar = many.details["rules"][0]["log_fail_at"] - few.details["rules"][0]["log_fail_at"]
     assert bar == pytest.approx(math.log(8))
+
+
+def test_no_harm_is_not_claimed_just_before_a_failure() -> None:
+    """A tail far worse than what is detectable reaches the planned exposure almost as soon as it
+    fails: while the evidence leans towards a failure, no harm is not said."""
+    for seed in range(12):
+        trial = Trial(
+            canary=tail(0.16, 8.0),
+            per_look=10,
+            gates_total=4,
+            detectable=2.0,
+            max_regression="46%",
+            seed=seed,
+        )
+        for _ in range(200):
+            result = trial.look()
+            assert not result.no_harm
+            if result.outcome is Outcome.FAILED:
+                break
+        assert result.outcome is Outcome.FAILED

@@ -28,8 +28,8 @@ from canaryctl.runtimes.machine import (
     inspect_machine,
     simulated_machine,
 )
-from canaryctl.runtimes.preflight import preflight
 from canaryctl.runtimes.placements.registry import placement
+from canaryctl.runtimes.preflight import preflight
 from canaryctl.runtimes.routers.base import Router
 from canaryctl.runtimes.routers.envoy import EnvoyRouter
 from canaryctl.runtimes.spec import RuntimeSpec

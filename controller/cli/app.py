@@ -23,6 +23,7 @@ COMMANDS = {
     "gates": Lazy(f"{_CLI}.gates:gates", "Explain what the gates said."),
     "load": Lazy(f"{_CLI}.load:load", "Send synthetic traffic to a service, for drills."),
     "serve": Lazy(f"{_CLI}.serve:serve", "Act on every service, as a daemon."),
+    "db": Lazy(f"{_CLI}.db:db", "Bring the database up to date, or check it."),
     "doctor": Lazy(f"{_CLI}.doctor:doctor", "Check the machine, the database and the router."),
     "artifact": Lazy(
         "canaryctl.controller.cli.artifact:artifact", "Check, show and compare artifacts."

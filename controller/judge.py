@@ -21,8 +21,9 @@ from canaryctl.controller.view import InstanceView, PoolView
 from canaryctl.gates.base import Event, Gate, GateContext, Look, State
 from canaryctl.gates.deltas import window
 from canaryctl.gates.fold import fold
+from canaryctl.gates.latency import NAMES as LATENCY_NAMES
 from canaryctl.gates.outcome import GateResult, Outcome, Verdict
-from canaryctl.gates.registry import build, spends_alpha
+from canaryctl.gates.registry import build, spends_alpha, undecidable
 from canaryctl.gates.samples import ArmWindow, Histogram, Scrape, Series
 from canaryctl.gates.sources.base import SampleSource, Target
 from canaryctl.gates.spec import GateSpec
@@ -85,6 +86,29 @@ def gate_specs(release: Release, plan: Plan) -> tuple[GateSpec, ...]:
         specs = [spec for spec in declared if not _needs_baseline(spec)]
     names = {spec.name for spec in specs}
     return (*specs, *(spec for name, spec in _IMPLICIT.items() if name not in names))
+
+
+def gate_context(release: Release, plan: Plan, specs: Sequence[GateSpec]) -> GateContext:
+    """What holds for all gates of the release: α is shared by those that spend it."""
+    return GateContext(
+        gates_total=max(1, sum(spends_alpha(spec.name) for spec in specs)),
+        detectable=release.document.rollout.detectable,
+        interval_s=release.document.rollout.interval,
+        canary_share=plan.deciding_share,
+        has_baseline=plan.compares,
+    )
+
+
+def undecidable_gates(release: Release, plan: Plan) -> tuple[str, ...]:
+    """Gates that could never support promotion, known before anything is started."""
+    specs = gate_specs(release, plan)
+    context = gate_context(release, plan, specs)
+    found = [f"{s.name}: {why}" for s in specs if (why := undecidable(s, context)) is not None]
+    if plan.compares and all(step.unequal_load for step in plan.steps):
+        compared = [s.name for s in specs if s.name in LATENCY_NAMES and s.max_regression]
+        reasons = {step.unequal_load for step in plan.steps if step.unequal_load}
+        found += [f"{name}: no step compares like with like ({min(reasons)})" for name in compared]
+    return tuple(found)
 
 
 def _needs_baseline(spec: GateSpec) -> bool:
@@ -175,13 +199,7 @@ class Judge:
         memory = self._memories.get(release.id)
         if memory is None:
             specs = gate_specs(release, plan)
-            context = GateContext(
-                gates_total=max(1, sum(spends_alpha(spec.name) for spec in specs)),
-                detectable=release.document.rollout.detectable,
-                interval_s=release.document.rollout.interval,
-                canary_share=plan.deciding_share,
-                has_baseline=plan.compares,
-            )
+            context = gate_context(release, plan, specs)
             gates = {spec.name: build(spec, context) for spec in specs}
             memory = _Memory(
                 gates=gates,

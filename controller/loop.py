@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from canaryctl.common.clock import Clock
 from canaryctl.controller.errors import FencedError
-from canaryctl.controller.model import Lease, Release
+from canaryctl.controller.model import InstanceState, Lease, Release
 from canaryctl.controller.service import ServiceController, Tick
 from canaryctl.controller.states import FINAL, Phase
 from canaryctl.controller.store import Store
@@ -107,10 +107,25 @@ def wait_for(
             return Waited(release, timed_out=False, settled=False)
         if release.phase in FINAL:
             final_at = final_at or now
-            is_settled = tick is None or tick.settled
+            # While another acts, or one that died still holds the lease, the records say it.
+            is_settled = tick.settled if tick is not None else _settled(store, release.service)
             if is_settled or now - final_at > timedelta(seconds=SETTLE_LIMIT_S):
                 return Waited(release, timed_out=False, settled=is_settled)
         elif timeout_s is not None and now - started > timedelta(seconds=timeout_s):
             return Waited(release, timed_out=True, settled=False)
         spent = (clock.now() - now).total_seconds()
         clock.sleep(max(0.02, TICK_S - spent))
+
+
+def _settled(store: Store, name: str) -> bool:
+    """As the records have it: the stable runtime serves and nothing else runs. A release that
+    has begun since then is not waited for."""
+    if store.active_release(name) is not None:
+        return True
+    service = store.service(name)
+    wanted = service.stable_replicas if service.stable_pool is not None else 0
+    instances = store.instances(service=name, live_only=True)
+    return len(instances) == wanted and all(
+        instance.pool == service.stable_pool and instance.state is InstanceState.READY
+        for instance in instances
+    )

@@ -1,7 +1,7 @@
 """Recording a release: the artifact, its eager variant and the release's row. No effects on
 engines or traffic: whoever holds the service's lease acts on the row."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -10,13 +10,14 @@ from canaryctl.common.errors import InputError
 from canaryctl.controller.artifact.digest import digest_of
 from canaryctl.controller.artifact.loader import LoadedArtifact
 from canaryctl.controller.artifact.schema import ArtifactDocument, Rollout, Step
+from canaryctl.controller.judge import undecidable_gates
 from canaryctl.controller.model import (
     Artifact,
     Release,
     ReleaseKind,
     Service,
 )
-from canaryctl.controller.plan import HARD_GATES
+from canaryctl.controller.plan import HARD_GATES, make_plan
 from canaryctl.controller.states import Phase
 from canaryctl.controller.store import Store
 from canaryctl.runtimes.engines.base import Engine
@@ -31,6 +32,13 @@ class AlreadyStableError(InputError):
     def __init__(self, service: str, title: str, release: str | None) -> None:
         super().__init__(f"{service} already runs {title}: nothing to release")
         self.release = release
+
+
+class UndecidableError(InputError):
+    """Gates that could never be decided by this plan: refused before anything is started."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__("this plan cannot decide its gates:\n" + "\n".join(reasons))
 
 
 class Submitter:
@@ -169,6 +177,9 @@ class Submitter:
             previous_replicas=service.stable_replicas,
             hold=hold,
         )
+        undecidable = undecidable_gates(release, make_plan(release))
+        if undecidable:
+            raise UndecidableError(undecidable)
         return self._store.create_release(release, now=now, actor=actor)
 
 

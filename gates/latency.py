@@ -37,6 +37,8 @@ PHI_REQUESTS, PHI_TOKENS = 4.0, 80.0
 that batches is of the first kind, and 4 leaves room. Token gaps of one step come together: 80
 was measured (docs/gates.md)."""
 
+CONTRADICTED = "but the quantile as measured is worse than that: it is waited for more"
+
 LATEST_CHUNKS = 2  # 5 to 10 minutes
 
 
@@ -142,6 +144,9 @@ class LatencyGate:
         enough = state["samples"] >= (self.spec.min_samples or 1)
         outcome, no_harm = standing.judge(standings, enough=enough, missing=missing)
         value, baseline = self._quantiles(state)
+        # Exposure says what would have been found of a whole distribution shifted; a tail alone
+        # can be as slow and cross the edges less often. What is seen overrules what was planned.
+        contradicted = self._contradicts(value, baseline)
         limits = [
             limit
             for limit in (
@@ -155,13 +160,14 @@ class LatencyGate:
         return GateResult(
             name=self.spec.name,
             outcome=outcome,
-            reason=self._reason(state, look, outcome, standings, missing),
+            reason=self._reason(state, look, outcome, standings, missing)
+            + (f"; {CONTRADICTED}" if contradicted and no_harm else ""),
             value=value,
             baseline=baseline,
             limit=min(limits, default=None),
             samples=state["samples"],
             needed=standing.needed(standings),
-            no_harm=no_harm,
+            no_harm=no_harm and not contradicted,
             valid_looks=state["looks"],
             details={
                 "quantiles": "interpolated inside their bucket, over the equal load of the "
@@ -169,6 +175,12 @@ class LatencyGate:
                 "rules": [dict(s.details) for s in standings],
             },
         )
+
+    def _contradicts(self, value: float | None, baseline: float | None) -> bool:
+        """The quantile itself, as measured, is worse by more than the declared detectable size."""
+        if self._regression is None or value is None or baseline is None:
+            return False
+        return value > baseline * (1 + self._regression.bars.detectable)
 
     def _standings(self, state: State) -> list[Standing]:
         found = []

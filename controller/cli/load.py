@@ -25,6 +25,4 @@ def load(
     with opened() as app:
         found = app.store.service(service)
         url = f"http://{app.settings.host}:{found.port}"
-    return main_load(
-        [url], rate=rate, profile_path=profile, duration=duration, as_json=as_json
-    )
+    return main_load([url], rate=rate, profile_path=profile, duration=duration, as_json=as_json)

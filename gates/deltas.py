@@ -20,6 +20,8 @@ from canaryctl.gates.samples import (
 LATER_VALUE = frozenset({Signal.RUNNING, Signal.WAITING, Signal.CACHE_CONFIG, Signal.GRID})
 """Gauges and infos: what they say now is what counts. All other signals are differences."""
 
+NO_NEW_SAMPLE = "no new sample since the last look"
+
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
@@ -61,6 +63,8 @@ def delta(before: Scrape, after: Scrape) -> Delta | Skipped:
     if before.instance != after.instance:
         raise ValueError(f"scrapes of two instances: {before.instance} and {after.instance}")
     span = after.at - before.at
+    if span == 0:
+        return Skipped(NO_NEW_SAMPLE)
     if not span > 0:
         return Skipped(f"the later scrape is {-span:g} s older than the earlier one")
     if before.born is not None and after.born is not None and before.born != after.born:
@@ -94,6 +98,40 @@ def window(
             else:
                 deltas.append(found)
     return ArmWindow(tuple(deltas), len(names), skipped)
+
+
+def readable(scrape: Scrape) -> bool:
+    """Whether it says anything at all. One that was asked for nothing does."""
+    return not scrape.values or any(not isinstance(v, Missing) for v in scrape.values.values())
+
+
+def awaited(before: Mapping[str, Scrape], after: Mapping[str, Scrape]) -> tuple[str, ...]:
+    """Instances that have nothing new to say: their samples are those of the last look.
+
+    A store of samples has a new one only when the instance was scraped again. As long as one of
+    them is awaited there is no look: its window would be empty beside the others'.
+    """
+    return tuple(
+        sorted(
+            name
+            for name, scrape in after.items()
+            if name in before and readable(scrape) and scrape.at <= before[name].at
+        )
+    )
+
+
+def next_start(before: Mapping[str, Scrape], after: Mapping[str, Scrape]) -> dict[str, Scrape]:
+    """Where the next window begins: the latest readable scrape of every instance in ``after``.
+
+    Cumulative counts lose nothing over a gap, so a window goes on over scrapes that failed.
+    """
+    found: dict[str, Scrape] = {}
+    for name, scrape in after.items():
+        if readable(scrape):
+            found[name] = scrape
+        elif name in before:
+            found[name] = before[name]
+    return found
 
 
 def _difference(signal: Signal, before: Value, after: Value) -> Value:

@@ -41,10 +41,7 @@ class _Unreadable(Exception):  # noqa: N818  not an error of ours: a page that w
 
 def read_page(text: str, refs: Mapping[Signal, MetricRef]) -> Page:
     """Values of ``refs`` on the page. What cannot be read is Missing with the reason."""
-    wanted = {name for ref in refs.values() for name in _sample_names(ref)} | {BORN}
-    witnesses = {ref.exists_with for ref in refs.values() if ref.exists_with is not None}
-    wanted |= {name for witness in witnesses for name in _family_names(witness)}
-    lines = _lines_by_name(text, wanted)
+    lines = _lines_by_name(text, names(refs))
     values: dict[Signal, Value] = {}
     used: dict[str, None] = {}
     for signal, ref in refs.items():
@@ -55,6 +52,13 @@ def read_page(text: str, refs: Mapping[Signal, MetricRef]) -> Page:
             values[signal] = Missing(str(why))
     born = _born(lines.get(BORN, []))
     return Page(values, "".join(f"{line}\n" for line in used), born)
+
+
+def names(refs: Mapping[Signal, MetricRef]) -> frozenset[str]:
+    """Every name of a series that reading ``refs`` may need, the process's start among them."""
+    wanted = {name for ref in refs.values() for name in _sample_names(ref)} | {BORN}
+    witnesses = {ref.exists_with for ref in refs.values() if ref.exists_with is not None}
+    return frozenset(wanted.union(*map(_family_names, witnesses)))
 
 
 def _sample_names(ref: MetricRef) -> tuple[str, ...]:
@@ -69,14 +73,13 @@ def _family_names(name: str) -> tuple[str, ...]:
     return (name, f"{name}_total", f"{name}_count")
 
 
-def _lines_by_name(text: str, wanted: Iterable[str]) -> dict[str, list[str]]:
-    names = frozenset(wanted)
-    starts = tuple(names)
+def _lines_by_name(text: str, wanted: frozenset[str]) -> dict[str, list[str]]:
+    starts = tuple(wanted)
     found: dict[str, list[str]] = {}
     for line in text.split("\n"):
         if line.startswith(starts):
             name = re.split(r"[{\s]", line, maxsplit=1)[0]
-            if name in names:
+            if name in wanted:
                 found.setdefault(name, []).append(line.rstrip("\r"))
     return found
 
@@ -194,11 +197,11 @@ def _absent(ref: MetricRef, lines: Mapping[str, list[str]]) -> tuple[Value, list
 
 def _require_one(ref: MetricRef, groups: Mapping[Labels, list[Sample]]) -> None:
     if len(groups) > 1:
-        names = sorted(
+        series = sorted(
             ref.name + "{" + ",".join(f'{k}="{v}"' for k, v in labels) + "}" for labels in groups
         )
-        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        raise _Unreadable(f"{AMBIGUOUS}: {len(names)} series where one is expected: {shown}")
+        shown = ", ".join(series[:4]) + (f" and {len(series) - 4} more" if len(series) > 4 else "")
+        raise _Unreadable(f"{AMBIGUOUS}: {len(series)} series where one is expected: {shown}")
 
 
 def _born(lines: list[str]) -> float | None:

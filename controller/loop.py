@@ -13,8 +13,10 @@ from datetime import timedelta
 from uuid import uuid4
 
 from canaryctl.common.clock import Clock
+from canaryctl.common.errors import TemporaryError
 from canaryctl.controller.errors import FencedError
 from canaryctl.controller.model import InstanceState, Lease, Release
+from canaryctl.controller.reconcile import Trouble
 from canaryctl.controller.service import ServiceController, Tick
 from canaryctl.controller.states import FINAL, Phase
 from canaryctl.controller.store import Store
@@ -59,6 +61,9 @@ class LeasedService:
             log.warning("%s: the lease is lost; another controller acts (%s)", name, error)
             self._lease = None
             return None
+        except TemporaryError as error:
+            log.warning("%s: nothing was done at this tick: %s", name, error)
+            return Tick(None, False, (Trouble("tick", str(error)),))
 
     def retire(self) -> Tick | None:
         """From now on nothing of the service should run; the first tick towards it."""

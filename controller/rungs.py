@@ -26,12 +26,20 @@ def rungs(release: Release, view: View) -> tuple[RungState, ...]:
     for rung in release.document.rollback.ladder:
         if rung is Rung.PREVIOUS and release.previous_pool is not None:
             pool, replicas = release.previous_pool, release.previous_replicas
-        elif rung is Rung.EAGER and release.document.runtime.uses_graphs:
+        elif rung is Rung.EAGER and _has_eager(release, view):
             pool, replicas = release.eager_pool, release.document.replicas
         else:
             continue
         found.append(RungState(rung, pool, replicas, view.pool(pool).ready >= replicas))
     return tuple(found)
+
+
+def _has_eager(release: Release, view: View) -> bool:
+    """A first release has it only once it runs as the baseline: where nobody is served yet,
+    nothing is started in order to roll back."""
+    if not release.document.runtime.uses_graphs:
+        return False
+    return release.previous_pool is not None or bool(view.pool(release.eager_pool).members)
 
 
 def best_rung(release: Release, view: View) -> RungState | None:

@@ -233,6 +233,24 @@ def test_eager_takes_over_and_becomes_stable() -> None:
     assert (after.stable.digest, after.stable.pool) == (EAGER_DIGEST, eager)
 
 
+def test_a_refused_first_release_starts_nothing_to_roll_back_to() -> None:
+    """No eager runtime is brought up on a machine that the preflight refused."""
+    first = release(
+        Phase.ROLLING_BACK,
+        kind=ReleaseKind.FIRST,
+        previous_pool=None,
+        previous_digest=None,
+        weight=0,
+        reason="preflight: no GPU like H200",
+    )
+    refused = view(first, pools={}, effective={})
+    assert desired(refused, EAGER_DIGEST).pools == ()
+    assert decided(refused).release.phase is Phase.FAILED
+    eager = f"{CANARY}.eager"
+    with_baseline = view(first, pools={eager: pool(eager)}, effective={})
+    assert desired(with_baseline, EAGER_DIGEST).weights == {eager: 100}
+
+
 def test_no_healthy_rung_holds_the_best_one_and_calls_a_person() -> None:
     back = release(Phase.ROLLING_BACK, weight=0, reason="ttft_p90: slow")
     pools = {PREVIOUS: pool(PREVIOUS, ready=0), CANARY: pool(CANARY)}

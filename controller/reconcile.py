@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import uuid4
 
-from canaryctl.common.errors import TemporaryError
+from canaryctl.common.errors import InputError, PermanentError, TemporaryError
 from canaryctl.controller.artifact.secrets import resolve_secrets
 from canaryctl.controller.catalog import Catalog
 from canaryctl.controller.desired import Desired, PoolTarget
 from canaryctl.controller.model import (
+    Fault,
     GpuClaim,
     Instance,
     InstanceState,
@@ -23,7 +24,7 @@ from canaryctl.controller.model import (
 )
 from canaryctl.controller.store import Store
 from canaryctl.controller.view import InstanceView, View
-from canaryctl.runtimes.engines.base import Engine, Stage
+from canaryctl.runtimes.engines.base import Engine, EngineFault, Stage
 from canaryctl.runtimes.placements.base import InstanceRequest, Placement
 from canaryctl.runtimes.routers.base import Pool, PoolMember, Router, RouteTable
 from canaryctl.runtimes.spec import RuntimeSpec
@@ -142,7 +143,7 @@ class Reconciler:
             self._ask_to_stop(member, view, fence)
         elif instance.state is InstanceState.REQUESTED:
             if instance.not_before is None or now >= instance.not_before:
-                self._start(instance, releases, now, fence)
+                self._start_or_give_up(instance, view, releases, fence)
         elif not member.alive or (member.fault and wanted.restart):
             self._end(instance, InstanceState.DEAD, member.fault or instance.reason, now, fence)
 
@@ -196,6 +197,24 @@ class Reconciler:
             self._store.update_instance(
                 replace(instance, state=state, reason=reason, ended_at=now), fence=fence, now=now
             )
+
+    def _start_or_give_up(
+        self,
+        instance: Instance,
+        view: View,
+        releases: Callable[[str], Release],
+        fence: Lease,
+    ) -> None:
+        """One that can never start is an exit: the gates roll a canary back for it."""
+        try:
+            self._start(instance, releases, view.now, fence)
+        except (InputError, PermanentError) as error:
+            why = f"{instance.id} cannot be started: {error}"
+            if view.release is not None and view.release.pool == instance.pool:
+                self._store.add_fault(
+                    Fault(view.release.id, instance.id, EngineFault.EXIT, view.now, why)
+                )
+            self._end(instance, InstanceState.DEAD, why, view.now, fence)
 
     def _start(
         self,

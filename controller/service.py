@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from canaryctl.common.errors import TemporaryError
 from canaryctl.controller.catalog import Catalog
 from canaryctl.controller.decide import Decision, decide
 from canaryctl.controller.desired import desired
@@ -85,18 +86,19 @@ class ServiceController:
         router: Router,
         loads: StepLoads,
         preflight: Preflight,
+        watch: Callable[..., ProgressWatch] = ProgressWatch,
     ) -> None:
         self.service = service
         self._store, self._catalog = store, catalog
         self._observer, self._judge, self._reconciler = observer, judge, reconciler
         self._router, self._loads = router, loads
-        self._preflight = preflight
+        self._preflight, self._watch = preflight, watch
         self._known = _Known()
 
     def tick(self, now: datetime, fence: Lease) -> Tick:
         """Raises FencedError when the lease is lost; every other trouble is in the result."""
         service = self._store.service(self.service)
-        self._router.ensure(service.name, service.port)
+        troubles = self._ensure_router(service)
         release = self._store.active_release(self.service)
         plan = make_plan(release) if release else None
         seen = self._observe(release, plan, fence, now)
@@ -114,9 +116,17 @@ class ServiceController:
         except StaleWriteError:
             # Another writer was first: nothing was decided, and the next tick reads anew.
             return Tick(release, False)
-        return self._act(view, fence)
+        return self._act(view, troubles, fence)
 
     # Observe
+
+    def _ensure_router(self, service: Service) -> tuple[Trouble, ...]:
+        """A release is decided, and engines are looked after, whether the router runs or not."""
+        try:
+            self._router.ensure(service.name, service.port)
+        except TemporaryError as error:
+            return (Trouble("router", str(error)),)
+        return ()
 
     def _observe(
         self, release: Release | None, plan: Plan | None, fence: Lease, now: datetime
@@ -137,7 +147,7 @@ class ServiceController:
         if release.id not in self._known.progress:
             spec = next(s for s in gate_specs(release, plan) if s.name == "progress")
             timeout_s = spec.max_seconds or PROGRESS_S
-            watch = ProgressWatch(interval_s=min(PROGRESS_S, timeout_s) / 2, timeout_s=timeout_s)
+            watch = self._watch(interval_s=min(PROGRESS_S, timeout_s) / 2, timeout_s=timeout_s)
             self._known.progress = {release.id: watch}
         self._known.progress[release.id].look(
             {
@@ -267,11 +277,11 @@ class ServiceController:
 
     # Act
 
-    def _act(self, view: View, fence: Lease) -> Tick:
+    def _act(self, view: View, troubles: tuple[Trouble, ...], fence: Lease) -> Tick:
         release = view.release
         eager = self._catalog.eager_digest(release.digest) if release else None
         wanted = desired(view, eager)
-        troubles = self._reconciler.reconcile(wanted, view, self._release_of, fence)
+        troubles += self._reconciler.reconcile(wanted, view, self._release_of, fence)
         self._tell(release, troubles, fence, view.now)
         done = release is None or release.phase in FINAL
         return Tick(release, done and settled(wanted, view), troubles)

@@ -1,0 +1,615 @@
+"""A whole controller on a world that goes wrong: engines die, the router forgets or stops, gates
+fail, people ask for things, time jumps, and the controller is killed before any effect.
+
+Store, decisions, reconciling and the tick are the real ones; placement, router and looks are
+small fakes that keep the promises of their protocols. What a person relies on is asserted all
+the time, and after enough quiet ticks everything is where it should be.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from sqlalchemy import event
+
+from canaryctl.common.errors import PermanentError, TemporaryError
+from canaryctl.controller.artifact.digest import digest_of
+from canaryctl.controller.artifact.loader import LoadedArtifact
+from canaryctl.controller.artifact.schema import ArtifactDocument
+from canaryctl.controller.catalog import Catalog
+from canaryctl.controller.errors import FinalReleaseError
+from canaryctl.controller.judge import Judge, Judgement
+from canaryctl.controller.loads import StepLoads
+from canaryctl.controller.loop import LeasedService
+from canaryctl.controller.model import (
+    GpuClaim,
+    Instance,
+    InstanceState,
+    Release,
+    Verb,
+)
+from canaryctl.controller.observe import Observer, Seen
+from canaryctl.controller.plan import HARD_GATES, Plan
+from canaryctl.controller.progress import ProgressWatch
+from canaryctl.controller.reconcile import Reconciler
+from canaryctl.controller.service import ServiceController
+from canaryctl.controller.states import FINAL, Phase, Trigger
+from canaryctl.controller.store import Store, upgrade
+from canaryctl.controller.store.engine import create_store_engine
+from canaryctl.controller.store.log import replay
+from canaryctl.controller.submit import AlreadyStableError, Submitter
+from canaryctl.controller.view import InstanceView, LoadState, PoolView
+from canaryctl.gates.base import Event
+from canaryctl.gates.fold import fold
+from canaryctl.gates.outcome import GateResult, Outcome
+from canaryctl.runtimes.engines.base import EngineFault, Stage
+from canaryctl.runtimes.engines.registry import engine
+from canaryctl.runtimes.placements.base import Handle, InstanceRequest, Liveness, Status
+from canaryctl.runtimes.routers.base import RouterAddress, RouteTable
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+SERVICE = "chat"
+TICK_S = 0.25
+LEASE_OVER_S = 7.0  # after this much time a dead holder's lease has expired
+BEFORE_PROMOTION = frozenset(Phase) - FINAL - {Phase.WATCHING, Phase.PROMOTING}
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+@dataclass
+class Effects:
+    """Counts effects on the world; the process may end before or after any of them."""
+
+    ends_in: int | None = None
+
+    def point(self) -> None:
+        if self.ends_in is not None:
+            self.ends_in -= 1
+            if self.ends_in <= 0:
+                self.ends_in = None
+                raise Crash
+
+
+@dataclass
+class Engines:
+    """The placement: what runs outlives the controller."""
+
+    effects: Effects
+    running: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
+    cannot_start: int = 0  # so many starts fail for good
+    ports: int = 20_000
+    name: str = "process"
+
+    def ensure(self, request: InstanceRequest) -> Handle:
+        self.effects.point()
+        handle = Handle(request.instance, request.digest, 1, 0.0, request.port, "log")
+        if request.instance in self.running | self.ended:
+            return handle
+        if self.cannot_start:
+            self.cannot_start -= 1
+            raise PermanentError("no such program")
+        self.running.add(request.instance)
+        self.effects.point()
+        return handle
+
+    def status(self, instance: str, digest: str, handle: Handle | None) -> Status:
+        if instance in self.running:
+            return Status(Liveness.RUNNING)
+        return Status(Liveness.EXITED if instance in self.ended else Liveness.ABSENT)
+
+    def stop(self, instance: str, digest: str, handle: Handle | None, *, grace_s: float) -> bool:
+        """Not at once, as a real process does not end at once."""
+        self.effects.point()
+        gone = instance not in self.running
+        self.die(instance)
+        self.effects.point()
+        return gone
+
+    def die(self, instance: str) -> None:
+        self.running.discard(instance)
+        self.ended.add(instance)
+
+    def log_path(self, instance: str) -> Path:
+        return Path(instance)
+
+    def base_url(self, handle: Handle) -> str:
+        return f"http://{handle.instance}"
+
+    def free_port(self) -> int:
+        self.ports += 1
+        return self.ports
+
+
+@dataclass
+class Routes:
+    """The router. It lives on without the controller, and may lose its table or stop."""
+
+    effects: Effects
+    table: RouteTable = field(default_factory=lambda: RouteTable(SERVICE, ()))
+    runs: bool = True
+    on_apply: Callable[[RouteTable], None] = lambda table: None
+    name: str = "envoy"
+
+    def ensure(self, service: str, port: int) -> RouterAddress:
+        if not self.runs:
+            raise TemporaryError("the router does not come up")
+        return RouterAddress("http://users", "http://admin")
+
+    def apply(self, table: RouteTable) -> None:
+        self.effects.point()
+        if not self.runs:
+            raise TemporaryError("the router does not answer")
+        self.on_apply(table)
+        self.table = table
+        self.effects.point()
+
+    def effective_weights(self, service: str) -> dict[str, int] | None:
+        return self.table.weights if self.runs else None
+
+    def remove(self, service: str) -> None:
+        self.table = RouteTable(SERVICE, ())
+
+
+@dataclass
+class Looks:
+    """The observer: a running engine gains one stage a look, and is ready after the last."""
+
+    engines: Engines
+    never_ready: set[str] = field(default_factory=set)
+
+    def observe(self, instances: Sequence[Instance], now: datetime) -> tuple[Seen, ...]:
+        return tuple(self._look(instance, now) for instance in instances)
+
+    def _look(self, instance: Instance, now: datetime) -> Seen:
+        runs = instance.id in self.engines.running
+        if instance.state is InstanceState.REQUESTED:
+            return Seen(InstanceView(instance, alive=False))
+        if instance.state is InstanceState.STOPPING:
+            return Seen(InstanceView(instance, runs, running_requests=0))
+        if not runs:
+            why = f"{instance.id} ended"
+            return Seen(InstanceView(instance, alive=False), ((EngineFault.EXIT, why),))
+        if instance.state is InstanceState.READY:
+            return Seen(InstanceView(instance, alive=True))
+        if instance.id in self.never_ready:
+            return Seen(InstanceView(instance, alive=True, fault="warmup: bucket 8"))
+        stages = dict(instance.stages)
+        stages[next(stage for stage in Stage if stage not in stages)] = now
+        state = InstanceState.READY if Stage.READY in stages else InstanceState.STARTING
+        return Seen(InstanceView(replace(instance, stages=stages, state=state), alive=True))
+
+    def base_url(self, instance: Instance) -> str:
+        return f"http://{instance.id}"
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Gates:
+    """The judge: hard gates listen to events; the one soft gate says what the test wants. What
+    it found is remembered over restarts, as the store remembers it."""
+
+    soft: dict[str, Outcome] = field(default_factory=dict)
+    promotable: bool = False  # at the latest look
+    counted: int = 100
+
+    def looks(self, release: str) -> int:
+        return 1
+
+    def step_requests(self, release: Release) -> int:
+        return self.counted
+
+    def judge(
+        self,
+        release: Release,
+        plan: Plan,
+        pools: Mapping[str, PoolView],
+        *,
+        events: Sequence[Event],
+        progress_checks: int,
+        now: datetime,
+    ) -> Judgement:
+        exits = any(event.kind == "exit" for event in events)
+        found = dict.fromkeys(HARD_GATES, Outcome.PASSED)
+        if exits:
+            found["engine_exit"] = Outcome.FAILED
+        found["error_rate"] = self.soft.get(release.id, Outcome.INCONCLUSIVE)
+        results = [GateResult(n, o, f"{n} says so", valid_looks=9) for n, o in found.items()]
+        verdict = fold(results, required=tuple(found), promote_on="proven")
+        self.promotable = verdict.promotable
+        return Judgement(verdict)
+
+
+class NoLoads:
+    """Every generated load goes well."""
+
+    def state(self, release: Release, step: object, urls: tuple[str, ...]) -> LoadState:
+        return LoadState()
+
+    def stop(self, release: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class NoWatch:
+    """Every warm engine generates: a hang is a gate's failure like any other."""
+
+    def __init__(self, **_: float) -> None:
+        pass
+
+    def look(self, targets: object, now: datetime) -> None:
+        pass
+
+    def good(self, instance: str) -> int:
+        return 1
+
+    def stuck(self, instance: str) -> str | None:
+        return None
+
+
+def document(number: int, *, graphs: bool, replicas: int, pause: bool) -> ArtifactDocument:
+    return ArtifactDocument.model_validate(
+        {
+            "apiVersion": "canaryctl/v1",
+            "kind": "RuntimeArtifact",
+            "name": "chat-model",
+            "version": str(number),
+            "service": SERVICE,
+            "runtime": {
+                "engine": {"name": "simulated", "version": "0.25.1", "args": {"seed": number}},
+                "model": {"id": "m"},
+                "graph": {"mode": "FULL" if graphs else "NONE"},
+                **({} if graphs else {"warmup_plan": {"decode_buckets": [1]}}),
+            },
+            "replicas": replicas,
+            "rollout": {
+                "steps": [{"weight": 25, "bake": "1s"}, {"weight": 50, "pause": pause}],
+                "interval": "1s",
+                "drain": "2s",
+                "progress_deadline": "2m",
+                "rollback_window": "3s",
+                "stage_deadlines": {"load": "10s", "compile": "10s", "capture": "10s"},
+            },
+            "gates": [{"name": "error_rate", "max_ratio": "5%"}],
+        }
+    )
+
+
+@cache
+def _empty() -> Path:
+    path = Path(tempfile.mkdtemp(prefix="canaryctl-machine-")) / "empty.db"
+    upgrade(f"sqlite:///{path}")
+    return path
+
+
+@dataclass
+class TestClock:
+    """Time that only the test moves."""
+
+    __test__ = False
+    at: datetime = START
+
+    def now(self) -> datetime:
+        return self.at
+
+    def monotonic(self) -> float:
+        return (self.at - START).total_seconds()
+
+    def sleep(self, seconds: float) -> None:
+        self.at += timedelta(seconds=seconds)
+
+
+class ControllerMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.TemporaryDirectory(prefix="canaryctl-machine-")
+        self.path = Path(self.directory.name) / "canaryctl.db"
+        shutil.copy(_empty(), self.path)
+        self.clock = TestClock()
+        self.effects = Effects()
+        self.engines = Engines(self.effects)
+        self.routes = Routes(self.effects, on_apply=self.check_table)
+        self.looks = Looks(self.engines)
+        self.gates = Gates()
+        self.preflight: tuple[str, ...] = ()
+        self.asked_to_promote: set[str] = set()
+        self.failed_early: set[str] = set()
+        self.holders = 0
+        self.number = 0
+        self.start_controller()
+
+    # The controller's life
+
+    def start_controller(self) -> None:
+        self.holders += 1
+        database = create_store_engine(f"sqlite:///{self.path}")
+
+        @event.listens_for(database, "connect")
+        def hurry(connection: Any, _: object) -> None:
+            connection.execute("PRAGMA synchronous = OFF")
+
+        # The process may end before a transaction, and after it.
+        event.listen(database, "begin", lambda _: self.effects.point())
+        self.store = Store(database)
+        catalog = Catalog(self.store, engine)
+        claim = GpuClaim("simulated", tuple(range(12)), 1, 0.9, share=False)
+        controller = ServiceController(
+            SERVICE,
+            store=self.store,
+            catalog=catalog,
+            observer=cast("Observer", self.looks),
+            judge=cast("Judge", self.gates),
+            reconciler=Reconciler(
+                self.store, catalog, self.engines, self.routes, lambda *_: claim, "127.0.0.1"
+            ),
+            router=self.routes,
+            loads=cast("StepLoads", NoLoads()),
+            preflight=lambda release, view: self.preflight,
+            watch=lambda **limits: cast("ProgressWatch", NoWatch(**limits)),
+        )
+        self.leased = LeasedService(controller, self.store, self.clock, f"holder-{self.holders}")
+
+    def tick(self, ends_in: int | None = None) -> Any:
+        """One tick; a crash in it is followed by a controller that knows nothing."""
+        before = self.store.active_release(SERVICE)
+        self.effects.ends_in = ends_in
+        try:
+            tick = self.leased.tick()
+            self.effects.ends_in = None
+        except Crash:
+            self.store.close()
+            self.start_controller()
+            self.clock.sleep(LEASE_OVER_S)
+            tick = None
+        if before is not None:
+            self.check_promotion(before)
+        self.clock.sleep(TICK_S)
+        return tick
+
+    # What happens
+
+    @initialize(graphs=st.booleans(), replicas=st.integers(1, 2))
+    def first_release(self, graphs: bool, replicas: int) -> None:
+        self.submit(graphs=graphs, replicas=replicas, pause=False)
+
+    @precondition(lambda self: self.active() is None)
+    @rule(graphs=st.booleans(), replicas=st.integers(1, 2), pause=st.booleans())
+    def submit(self, graphs: bool, replicas: int, pause: bool) -> None:
+        self.number += 1
+        made = document(self.number, graphs=graphs, replicas=replicas, pause=pause)
+        loaded = LoadedArtifact(made, digest_of(made.runtime), "", Path())
+        Submitter(self.store, engine, self.engines.free_port).release(
+            loaded, actor="ann", now=self.clock.now()
+        )
+
+    @precondition(lambda self: self.active() is None)
+    @rule(to=st.sampled_from(("previous", "eager")))
+    def roll_back_service(self, to: str) -> None:
+        service = self.store.service(SERVICE)
+        submitter = Submitter(self.store, engine, self.engines.free_port)
+        stable = service.stable_release and self.store.release(service.stable_release)
+        if not stable or (to == "previous" and stable.previous_digest is None):
+            return
+        uses_graphs = self.store.artifact(stable.digest).runtime.uses_graphs
+        if to == "eager" and not uses_graphs:
+            return
+        try:
+            submitter.rollback(SERVICE, to, actor="ann", reason="", now=self.clock.now())
+        except AlreadyStableError:
+            return
+
+    @rule(ticks=st.integers(1, 8))
+    def ticks_pass(self, ticks: int) -> None:
+        for _ in range(ticks):
+            self.tick()
+
+    @rule(effects=st.integers(1, 40))
+    def killed_before_an_effect(self, effects: int) -> None:
+        self.tick(ends_in=effects)
+
+    @precondition(lambda self: self.engines.running)
+    @rule(data=st.data())
+    def engine_dies(self, data: st.DataObject) -> None:
+        self.engines.die(data.draw(st.sampled_from(sorted(self.engines.running))))
+
+    @precondition(lambda self: self.starting())
+    @rule(data=st.data())
+    def engine_will_never_be_ready(self, data: st.DataObject) -> None:
+        self.looks.never_ready.add(data.draw(st.sampled_from(self.starting())))
+
+    @rule()
+    def next_start_fails(self) -> None:
+        self.engines.cannot_start = 1
+
+    @precondition(lambda self: self.active() is not None)
+    @rule(outcome=st.sampled_from((Outcome.FAILED, Outcome.PASSED, Outcome.PASSED, Outcome.ERROR)))
+    def gate_says(self, outcome: Outcome) -> None:
+        release = self.active()
+        if release is None or self.gates.soft.get(release.id) is Outcome.FAILED:
+            return  # a failure stands
+        self.gates.soft[release.id] = outcome
+        if outcome is Outcome.FAILED and release.phase in BEFORE_PROMOTION:
+            self.failed_early.add(release.id)
+
+    @precondition(lambda self: self.active() is not None)
+    @rule(verb=st.sampled_from((Verb.PROMOTE, Verb.ABORT, Verb.PAUSE, Verb.RESUME, Verb.RESUME)))
+    def person_asks(self, verb: Verb) -> None:
+        release = self.active()
+        if release is None:
+            return
+        try:
+            self.store.add_request(release.id, verb, "ann", "", self.clock.now())
+        except FinalReleaseError:
+            return
+        if verb is Verb.PROMOTE:
+            self.asked_to_promote.add(release.id)
+
+    @rule()
+    def router_loses_its_table(self) -> None:
+        self.routes.table = RouteTable(SERVICE, ())
+
+    @rule()
+    def router_stops_or_comes_back(self) -> None:
+        self.routes.runs = not self.routes.runs
+
+    @rule(faults=st.sampled_from(((), (), ("no GPU like H200",))))
+    def machine_changes(self, faults: tuple[str, ...]) -> None:
+        self.preflight = faults
+
+    @rule(seconds=st.sampled_from((1, 10, 130)))
+    def time_passes(self, seconds: int) -> None:
+        self.clock.sleep(seconds)
+
+    @rule()
+    def all_becomes_quiet(self) -> None:
+        """Whatever happened: the release ends, and only the right engines run and serve."""
+        self.routes.runs = True
+        self.engines.cannot_start = 0
+        self.looks.never_ready.clear()
+        settled = False
+        for number in range(300):
+            tick = self.tick()
+            settled = tick is not None and tick.settled
+            if settled and self.active() is None:
+                break
+            self.clock.sleep(0 if number < 80 else 5)
+        assert self.active() is None, self.active()
+        assert settled, (self.store.instances(live_only=True), self.routes.table)
+        service = self.store.service(SERVICE)
+        left = self.store.instances(live_only=True)
+        assert {instance.id for instance in left} == self.engines.running
+        assert {instance.pool for instance in left} <= {service.stable_pool}
+        wanted = service.stable_replicas if service.stable_pool else 0
+        assert len(left) == wanted
+        assert {lease.instance for lease in self.store.leased_gpus()} == self.engines.running
+        serving = {pool: weight for pool, weight in self.routes.table.weights.items() if weight}
+        assert serving == ({service.stable_pool: 100} if service.stable_pool else {})
+
+    def teardown(self) -> None:
+        try:
+            self.all_becomes_quiet()
+        finally:
+            self.store.close()
+            self.directory.cleanup()
+
+    # What holds
+
+    def active(self) -> Release | None:
+        return self.store.active_release(SERVICE)
+
+    def starting(self) -> list[str]:
+        """Canaries and their like that are on their way; a stable one that never comes up is
+        another story."""
+        release = self.active()
+        return [
+            instance.id
+            for instance in self.store.instances(live_only=True)
+            if instance.state is InstanceState.STARTING
+            and release is not None
+            and instance.pool == release.pool
+        ]
+
+    def check_table(self, table: RouteTable) -> None:
+        """Whoever gets traffic is warm, and somebody gets it as soon as anybody can."""
+        known = {instance.id: instance for instance in self.store.instances(live_only=True)}
+        for pool in table.pools:
+            members = [known[member.instance] for member in pool.members]
+            assert all(member.state is InstanceState.READY for member in members), pool
+            assert not pool.weight or members, pool
+        release = self.active()
+        rungs = {release.previous_pool, release.eager_pool} if release else set()
+        serving = [pool for pool in table.pools if pool.members and pool.name in rungs]
+        assert not serving or sum(table.weights.values()) == 100 or self.is_first(release), table
+
+    def is_first(self, release: Release | None) -> bool:
+        return release is not None and release.previous_pool is None
+
+    def check_promotion(self, before: Release) -> None:
+        after = self.store.release(before.id)
+        if after.phase is before.phase:
+            return
+        moves = [event for event in self.store.events(after.id) if event.trigger is Trigger.PROMOTE]
+        if moves and before.phase in BEFORE_PROMOTION:
+            [move] = moves
+            assert self.gates.promotable or (
+                move.actor == "ann" and after.id in self.asked_to_promote
+            )
+
+    @invariant()
+    def logs_replay(self) -> None:
+        for release in self.store.releases():
+            assert replay(self.store.events(release.id)) is release.phase
+
+    @invariant()
+    def a_failed_gate_is_never_forgotten(self) -> None:
+        for name in self.failed_early:
+            phase = self.store.release(name).phase
+            assert phase not in (Phase.SUCCEEDED, Phase.WATCHING, Phase.PROMOTING), phase
+
+    @invariant()
+    def whatever_runs_is_known(self) -> None:
+        """No engine without a live record: it would be left over."""
+        live = {instance.id for instance in self.store.instances(live_only=True)}
+        assert self.engines.running <= live
+
+
+TestController = ControllerMachine.TestCase
+TestController.settings = settings(
+    max_examples=12,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+@pytest.fixture
+def world() -> Iterator[ControllerMachine]:
+    """The same world without chance: a service with a stable runtime, and a release begun."""
+    world = ControllerMachine()
+    world.submit(graphs=True, replicas=1, pause=False)
+    release = world.active()
+    assert release is not None
+    world.gates.soft[release.id] = Outcome.PASSED
+    world.all_becomes_quiet()
+    world.submit(graphs=True, replicas=1, pause=False)
+    yield world
+    world.teardown()
+
+
+def test_a_canary_that_cannot_be_started_is_rolled_back(world: ControllerMachine) -> None:
+    """Neither is it tried for ever, nor does the controller end with an error."""
+    release = world.active()
+    assert release is not None
+    world.engines.cannot_start = 1
+    world.ticks_pass(8)
+    after = world.store.release(release.id)
+    assert after.phase is Phase.ROLLED_BACK
+    [fault] = world.store.faults(release.id)
+    assert "cannot be started: no such program" in fault.detail
+
+
+def test_without_a_router_a_release_still_ends(world: ControllerMachine) -> None:
+    """Its gates and its deadline do not wait for what cannot be reached."""
+    release = world.active()
+    assert release is not None
+    world.ticks_pass(4)
+    world.routes.runs = False
+    world.gates.soft[release.id] = Outcome.FAILED
+    tick = world.tick()
+    assert world.store.release(release.id).phase is Phase.ROLLING_BACK
+    assert "the router does not come up" in [trouble.why for trouble in tick.troubles]

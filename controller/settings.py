@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from canaryctl.common.errors import InputError
+from canaryctl.controller import prometheus
+from canaryctl.controller.prometheus import PrometheusSettings
 
 PREFIX: Final = "CANARYCTL_"
 
@@ -42,6 +44,7 @@ class Settings:
     host: str  # where routers, engines and the API listen
     simulated_gpus: int  # how many a machine without any pretends to have, for simulated engines
     serve_port: int  # of `canaryctl serve`
+    prometheus: PrometheusSettings | None = None  # None: engines are scraped directly
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> "Settings":
@@ -56,6 +59,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "CANARYCTL_HOST": "IP address to listen at; default 127.0.0.1",
     "CANARYCTL_SIMULATED_GPUS": "GPUs that simulated engines share out; default 8",
     "CANARYCTL_SERVE_PORT": "port of `canaryctl serve`; default 8765",
+    **prometheus.VARIABLES,
 }
 
 
@@ -74,6 +78,7 @@ class _Reader:
             host=self._host(),
             simulated_gpus=self._whole("CANARYCTL_SIMULATED_GPUS", 8, least=0, most=1024),
             serve_port=self._whole("CANARYCTL_SERVE_PORT", 8765, least=1, most=65535),
+            prometheus=self._prometheus(),
         )
         if self._problems:
             raise InputError("\n".join(self._problems))
@@ -144,6 +149,12 @@ class _Reader:
         except ValueError:
             self._bad("CANARYCTL_HOST", given, "an IP address, such as 127.0.0.1")
         return given
+
+    def _prometheus(self) -> PrometheusSettings | None:
+        given = {n: v for n in prometheus.VARIABLES if (v := self._given(n)) is not None}
+        settings, problems = prometheus.read_settings(given)
+        self._problems += problems
+        return settings
 
     def _whole(self, name: str, default: int, *, least: int, most: int) -> int:
         given = self._given(name)

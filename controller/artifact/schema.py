@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from canaryctl.common.units import Ratio, Seconds
+from canaryctl.common.urls import url_fault
 from canaryctl.gates.spec import GateSpec
 from canaryctl.runtimes.spec import PositiveInt, RuntimeSpec
 
@@ -71,6 +72,25 @@ class StageDeadlines(_Frozen):
     warm: Seconds = 300.0
 
 
+class Metrics(_Frozen):
+    """Where the gates read samples. ``url``: of a Prometheus other than the controller's own;
+    the controller's credentials are not sent there."""
+
+    source: Literal["scrape", "prometheus"]
+    url: str | None = None
+
+    @model_validator(mode="after")
+    def _url_is_of_prometheus(self) -> Self:
+        if self.url is None:
+            return self
+        if self.source != "prometheus":
+            raise ValueError(f"url is for source: prometheus, found source: {self.source}")
+        fault = url_fault(self.url)
+        if fault is not None:
+            raise ValueError(fault)
+        return self
+
+
 class Rollout(_Frozen):
     strategy: Literal["surge"] = "surge"
     baseline: Literal["stable"] = "stable"
@@ -86,6 +106,7 @@ class Rollout(_Frozen):
     promote_on: PromoteOn = PromoteOn.NO_HARM
     detectable: Ratio = 0.5
     on_inconclusive: OnInconclusive = OnInconclusive.ROLLBACK
+    metrics: Metrics | None = None  # None: Prometheus where the controller has one, else scrape
 
     @model_validator(mode="after")
     def _steps_rise(self) -> Self:

@@ -454,4 +454,4 @@ def test_an_unknown_setting_stops_a_command() -> None:
     done = run("artifact", "list", env={**os.environ, "CANARYCTL_STATEDIR": "/x"})
     assert done.returncode == 2
     assert "did you mean CANARYCTL_STATE_DIR?" in done.stderr
-    assert len(VARIABLES) == 6
+    assert all(name in done.stderr for name in VARIABLES)

@@ -7,6 +7,7 @@ from functools import cache
 
 from canaryctl.common.clock import Clock, SystemClock
 from canaryctl.controller.catalog import Catalog
+from canaryctl.controller.discovery import TargetsFile, judged_labels, targets_path
 from canaryctl.controller.judge import Judge
 from canaryctl.controller.loads import StepLoads
 from canaryctl.controller.loop import LeasedService, holder_name
@@ -16,10 +17,10 @@ from canaryctl.controller.reconcile import Reconciler
 from canaryctl.controller.rungs import rungs
 from canaryctl.controller.service import ServiceController, stage_deadlines
 from canaryctl.controller.settings import Settings
+from canaryctl.controller.sources import Sources
 from canaryctl.controller.store import Store, open_store
 from canaryctl.controller.submit import Submitter
 from canaryctl.controller.view import InstanceView, View
-from canaryctl.gates.sources import registry as sources
 from canaryctl.runtimes.engines.base import Engine
 from canaryctl.runtimes.engines.registry import DISTRIBUTIONS, engine
 from canaryctl.runtimes.machine import (
@@ -36,9 +37,6 @@ from canaryctl.runtimes.spec import RuntimeSpec
 
 WORKERS = 16
 """Threads that wait for engines: each look at an instance waits at most half a second."""
-
-SCRAPE_TIMEOUT_S = 0.5
-"""A metrics page that takes longer is missing in this look, and the look says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
     catalog = Catalog(store, engine)
     place = placement("process", settings.state_dir)
     route = EnvoyRouter(settings.state_dir, envoy=settings.envoy, host=settings.host)
-    source = sources.build("scrape", timeout_s=SCRAPE_TIMEOUT_S)
+    sources = Sources(settings.prometheus)
     executor = ThreadPoolExecutor(WORKERS, thread_name_prefix="look")
     holder = holder_name()
 
@@ -82,11 +80,12 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
             inspect_installation(launch, (*names, "torch")),
             distributions=names,
         )
-        return (*found.faults, *_rung_faults(release, view))
+        unjudged = sources.fault(release)
+        return (*found.faults, *((unjudged,) if unjudged else ()), *_rung_faults(release, view))
 
     def controller(service: str) -> LeasedService:
-        observer = Observer(catalog, place, source, executor, stage_deadlines(store))
-        judge = Judge(store, source, catalog, metrics_url, executor)
+        observer = Observer(catalog, place, sources.scrape, executor, stage_deadlines(store))
+        judge = Judge(store, sources.of, catalog, metrics_url, judged_labels, executor)
         return LeasedService(
             ServiceController(
                 service,
@@ -100,6 +99,7 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
                 router=route,
                 loads=StepLoads(settings.state_dir / "loads"),
                 preflight=checked,
+                targets=TargetsFile(targets_path(settings.state_dir), store, place.base_url),
             ),
             store,
             clock,

@@ -24,6 +24,9 @@ MIN_STEP_REQUESTS = 20
 """Requests that the canary must have answered at a step before the next one."""
 
 
+BLIND = "the metrics cannot be read"
+"""What a release holds for while its gates see nothing: no step and no promotion is blind."""
+
 STEP_LOAD_REQUESTS = 200
 """The same for a step under generated load that does not say how many."""
 
@@ -234,6 +237,8 @@ def _warming(case: Case) -> Decision:
         ready = case.view.pool(pool).ready
         if ready < replicas:
             return case.hold(f"{ready} of {replicas} instances of {pool} are warm")
+    if case.view.blind:
+        return case.hold(BLIND, case.view.blind)
     if case.view.verdict is None or not case.view.looked:
         return case.hold("first look at the warm canary, before any traffic")
     first = case.plan.steps[0].step
@@ -261,6 +266,8 @@ def _progressing(case: Case) -> Decision:
             after,
             (case.note("step", f"step {release.step + 1} in force, weight {release.weight}"),),
         )
+    if view.blind:
+        return case.hold(BLIND, view.blind)
     waiting = _step_waits(case)
     if waiting:
         return case.hold(waiting)
@@ -383,8 +390,8 @@ def _restored(case: Case, rung: str, pool: str, replicas: int) -> Decision:
 
 
 def _no_rung(case: Case) -> Decision:
-    """FAILED keeps whoever serves; a canary that serves becomes what the service stands on."""
-    release, view = case.release, case.view
+    """FAILED keeps whoever serves: that becomes what the service stands on."""
+    release = case.release
     holder = next((pool for pool, weight in case.desired.weights.items() if weight), None)
     words = f"{holder} keeps serving" if holder else "nothing serves"
     decision = case.move(
@@ -392,9 +399,9 @@ def _no_rung(case: Case) -> Decision:
         f"no healthy rung: {words}; a person is needed. {release.reason}",
         rollback_target="none",
     )
-    if holder == release.pool:
-        change = StableChange(release.digest, holder, view.pool(holder).launched)
-        return replace(decision, stable=change)
+    target = case.desired.target(holder) if holder else None
+    if target is not None and holder != release.previous_pool:
+        return replace(decision, stable=StableChange(target.digest, target.pool, target.replicas))
     return decision
 
 

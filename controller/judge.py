@@ -13,18 +13,18 @@ from typing import Any
 
 from canaryctl.common.metrics import MetricRef, Signal
 from canaryctl.controller.catalog import Catalog
-from canaryctl.controller.model import GateRecord, Release, ReleaseKind
+from canaryctl.controller.model import GateRecord, Instance, Release, ReleaseKind
 from canaryctl.controller.plan import HARD_GATES, Plan
 from canaryctl.controller.states import Phase
 from canaryctl.controller.store import Store
 from canaryctl.controller.view import InstanceView, PoolView
 from canaryctl.gates.base import Event, Gate, GateContext, Look, State
-from canaryctl.gates.deltas import window
+from canaryctl.gates.deltas import awaited, next_start, readable, window
 from canaryctl.gates.fold import fold
 from canaryctl.gates.latency import NAMES as LATENCY_NAMES
 from canaryctl.gates.outcome import GateResult, Outcome, Verdict
 from canaryctl.gates.registry import build, spends_alpha, undecidable
-from canaryctl.gates.samples import ArmWindow, Histogram, Scrape, Series
+from canaryctl.gates.samples import ArmWindow, Histogram, Missing, Scrape, Series
 from canaryctl.gates.sources.base import SampleSource, Target
 from canaryctl.gates.spec import GateSpec
 
@@ -59,6 +59,7 @@ class Judgement:
     evidence: tuple[EvidenceRow, ...] = ()
     changes: tuple[str, ...] = ()  # gates whose outcome is another than before, in words
     looked: bool = False  # a whole look was taken at this tick
+    blind: str | None = None  # why the gates see nothing of an arm at the moment
 
 
 @dataclass(slots=True)
@@ -68,8 +69,10 @@ class _Memory:
     gates: dict[str, Gate]
     states: dict[str, State]
     results: dict[str, GateResult]
-    scrapes: dict[str, Scrape] = field(default_factory=dict)
-    looked_at: datetime | None = None
+    scrapes: dict[str, Scrape] = field(default_factory=dict)  # where the next window begins
+    asked_at: datetime | None = None
+    awaits: bool = False  # when last asked, an instance had no new sample yet
+    blind: str | None = None  # why an arm could not be read when last asked
     looks: int = 0
     step: int = -1
     step_requests: int = 0
@@ -116,18 +119,21 @@ def _needs_baseline(spec: GateSpec) -> bool:
 
 
 class Judge:
-    """The gates of a service's release. ``metrics_url``: an instance's metrics page."""
+    """The gates of a service's release. ``source``: release → where its samples come from.
+    ``metrics_url``: an instance's metrics page. ``labels``: what a store of samples knows an
+    instance by, while the release is active."""
 
     def __init__(
         self,
         store: Store,
-        source: SampleSource,
+        source: Callable[[Release], SampleSource],
         catalog: Catalog,
         metrics_url: Callable[[InstanceView], str],
+        labels: Callable[[Instance, Release], Mapping[str, str]],
         executor: Executor,
     ) -> None:
         self._store, self._source, self._catalog = store, source, catalog
-        self._metrics_url, self._executor = metrics_url, executor
+        self._metrics_url, self._labels, self._executor = metrics_url, labels, executor
         self._memories: dict[str, _Memory] = {}
 
     def looks(self, release: str) -> int:
@@ -188,7 +194,7 @@ class Judge:
             required=tuple(memory.gates),
             promote_on=release.document.rollout.promote_on.value,
         )
-        return Judgement(verdict, tuple(records), evidence, tuple(changes), looked)
+        return Judgement(verdict, tuple(records), evidence, tuple(changes), looked, memory.blind)
 
     def _standing(self, memory: _Memory, name: str) -> GateResult:
         return memory.results.get(name) or GateResult(
@@ -214,12 +220,12 @@ class Judge:
         return memory
 
     def _due(self, memory: _Memory, release: Release, now: datetime) -> bool:
-        if memory.looked_at is None:
+        if memory.asked_at is None:
             return True
         interval = release.document.rollout.interval
-        if release.phase is Phase.WARMING:
+        if release.phase is Phase.WARMING or memory.awaits:
             interval = min(interval, WARM_LOOK_S)
-        return (now - memory.looked_at).total_seconds() >= interval
+        return (now - memory.asked_at).total_seconds() >= interval
 
     def _look(
         self,
@@ -233,16 +239,21 @@ class Judge:
     ) -> tuple[Look, tuple[EvidenceRow, ...], bool]:
         members = {m.instance.id: m for m in (*canary, *baseline)}
         scrapes = self._scrape(release, list(members.values()), memory, now)
-        first = memory.looked_at is None
         before = memory.scrapes
-        memory.scrapes, memory.looked_at = scrapes, now
+        memory.asked_at, memory.awaits = now, bool(awaited(before, scrapes))
+        arms = {"canary": canary, "baseline": baseline if plan.compares else ()}
+        memory.blind = _blind(arms, scrapes)
+        if memory.awaits:
+            return base, (), False
+        memory.scrapes = next_start(before, scrapes)
         evidence = tuple(
             EvidenceRow(s.instance, now, s.source, s.raw, _values(s)) for s in scrapes.values()
         )
-        if first:
+        if not before:
             return base, evidence, False
-        memory.looks += 1
         canary_window = window(before, scrapes, [m.instance.id for m in canary])
+        if memory.blind is None and canary_window.deltas:
+            memory.looks += 1
         baseline_window = (
             window(before, scrapes, [m.instance.id for m in baseline]) if plan.compares else None
         )
@@ -270,24 +281,18 @@ class Judge:
         wanted = frozenset().union(*(gate.needs() for gate in memory.gates.values())) | {
             Signal.REQUESTS
         }
+        source = self._source(release)
 
         def read(member: InstanceView) -> Scrape:
             artifact = self._catalog.artifact(member.instance.digest)
             known = self._catalog.engine(artifact.digest).metrics(artifact.runtime.engine.version)
             refs: dict[Signal, MetricRef] = {s: known[s] for s in wanted if s in known}
-            role = "canary" if member.instance.pool == release.pool else "baseline"
             target = Target(
                 instance=member.instance.id,
                 url=self._metrics_url(member),
-                labels={
-                    "service": release.service,
-                    "artifact": artifact.digest,
-                    "release": release.id,
-                    "role": role,
-                    "instance": member.instance.id,
-                },
+                labels=self._labels(member.instance, release),
             )
-            return self._source.read(target, refs, now.timestamp())
+            return source.read(target, refs, now.timestamp())
 
         return {scrape.instance: scrape for scrape in self._executor.map(read, members)}
 
@@ -318,8 +323,12 @@ class Judge:
         planned = plan.steps[release.step].unequal_load
         if planned:
             return planned
-        each_canary = _requests(canary) / max(1, canary.instances)
-        each_baseline = _requests(baseline) / max(1, baseline.instances)
+        # Scrapes of a store need not be equally far apart: what counts is the rate.
+        span_s = min(_span_s(canary), _span_s(baseline))
+        each_canary = _requests(canary) / max(1, canary.instances) * span_s / _span_s(canary)
+        each_baseline = (
+            _requests(baseline) / max(1, baseline.instances) * span_s / _span_s(baseline)
+        )
         most = max(each_canary, each_baseline)
         # 20 % and three standard deviations of a Poisson count: chance alone is no difference.
         if abs(each_canary - each_baseline) > 0.2 * most + 3 * (2 * most) ** 0.5:
@@ -337,6 +346,21 @@ def _requests(arm: ArmWindow) -> int:
         if isinstance(value, Series):
             total += value.total
     return round(total)
+
+
+def _span_s(arm: ArmWindow) -> float:
+    """Mean seconds of the arm's differences; of one without any, a second, for nothing."""
+    return sum(d.span_s for d in arm.deltas) / len(arm.deltas) if arm.deltas else 1.0
+
+
+def _blind(arms: Mapping[str, Sequence[InstanceView]], scrapes: Mapping[str, Scrape]) -> str | None:
+    """Why no instance of an arm can be read, in the words of the first one."""
+    for who, members in arms.items():
+        read = [scrapes[member.instance.id] for member in members]
+        if read and not any(readable(scrape) for scrape in read):
+            reasons = [v.reason for v in read[0].values.values() if isinstance(v, Missing)]
+            return f"{who} {read[0].instance}: {reasons[0]}"
+    return None
 
 
 def _values(scrape: Scrape) -> dict[str, Any]:

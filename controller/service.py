@@ -12,6 +12,7 @@ from canaryctl.common.errors import TemporaryError
 from canaryctl.controller.catalog import Catalog
 from canaryctl.controller.decide import Decision, decide
 from canaryctl.controller.desired import desired
+from canaryctl.controller.discovery import TargetsFile
 from canaryctl.controller.errors import StaleWriteError
 from canaryctl.controller.judge import Judge, Judgement, gate_specs
 from canaryctl.controller.loads import StepLoads
@@ -87,12 +88,14 @@ class ServiceController:
         loads: StepLoads,
         preflight: Preflight,
         watch: Callable[..., ProgressWatch] = ProgressWatch,
+        targets: TargetsFile | None = None,
     ) -> None:
+        """``targets``: what tells Prometheus of the instances; None: nobody does."""
         self.service = service
         self._store, self._catalog = store, catalog
         self._observer, self._judge, self._reconciler = observer, judge, reconciler
         self._router, self._loads = router, loads
-        self._preflight, self._watch = preflight, watch
+        self._preflight, self._watch, self._targets = preflight, watch, targets
         self._known = _Known()
 
     def tick(self, now: datetime, fence: Lease) -> Tick:
@@ -109,6 +112,7 @@ class ServiceController:
                 view,
                 verdict=judgement.verdict,
                 looked=self._judge.looks(release.id) > 0,
+                blind=judgement.blind,
                 step_requests=self._judge.step_requests(release),
             )
         try:
@@ -282,9 +286,23 @@ class ServiceController:
         eager = self._catalog.eager_digest(release.digest) if release else None
         wanted = desired(view, eager)
         troubles += self._reconciler.reconcile(wanted, view, self._release_of, fence)
+        troubles += self._publish(view)
         self._tell(release, troubles, fence, view.now)
         done = release is None or release.phase in FINAL
         return Tick(release, done and settled(wanted, view), troubles)
+
+    def _publish(self, view: View) -> tuple[Trouble, ...]:
+        """Tell Prometheus what runs."""
+        if self._targets is None:
+            return ()
+        active = view.release is not None and view.release.phase not in FINAL
+        members = [m.instance for pool in view.pools.values() for m in pool.members]
+        seen = (active, frozenset((i.id, i.pool, i.state) for i in members))
+        try:
+            self._targets.update(seen, view.now)
+        except TemporaryError as error:
+            return (Trouble("the discovery file", str(error)),)
+        return ()
 
     def _tell(
         self,

@@ -69,6 +69,7 @@ class View:
     ``effective``: weights as the router reports them; None when it cannot say.
     ``step_requests``: requests that the canary has answered in the current step.
     ``looked``: the gates have judged samples of the warm canary at least once.
+    ``blind``: why the gates can read nothing of an arm at the moment.
     """
 
     now: datetime
@@ -83,6 +84,7 @@ class View:
     load: LoadState = field(default_factory=LoadState)
     step_requests: int = 0
     looked: bool = False
+    blind: str | None = None
 
     def pool(self, name: str | None) -> PoolView:
         return self.pools.get(name, PoolView()) if name else PoolView()

@@ -74,7 +74,8 @@ class Prometheus:
             "scrape_configs:\n"
             "  - job_name: engines\n"
             "    honor_timestamps: false\n"
-            f"    file_sd_configs: [{{files: [{json.dumps(str(self.targets))}]}}]\n"
+            f"    file_sd_configs: [{{files: [{json.dumps(str(self.targets))}], "
+            "refresh_interval: 1s}]\n"
         )
         with (self._folder / "prometheus.log").open("ab") as log:
             self._process = subprocess.Popen(

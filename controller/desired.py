@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from canaryctl.controller.model import Release, Service
 from canaryctl.controller.plan import Plan
-from canaryctl.controller.rungs import best_rung, must_start
+from canaryctl.controller.rungs import best_rung, must_start, rungs
 from canaryctl.controller.states import FINAL, Phase
 from canaryctl.controller.view import View
 
@@ -120,4 +120,8 @@ def _rolling_back(release: Release, view: View, eager_digest: str | None) -> Des
                 release.pool, release.digest, view.pool(release.pool).launched, restart=False
             )
         )
+    else:
+        # A rung that is not whole yet serves better than nobody.
+        some = (rung.pool for rung in rungs(release, view) if view.pool(rung.pool).ready)
+        held = {pool: 100 for pool in list(some)[:1]}
     return Desired(tuple(pools), held)

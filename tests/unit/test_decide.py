@@ -233,6 +233,20 @@ def test_eager_takes_over_and_becomes_stable() -> None:
     assert (after.stable.digest, after.stable.pool) == (EAGER_DIGEST, eager)
 
 
+def test_a_rung_that_is_not_whole_serves_better_than_nobody() -> None:
+    doc = document(replicas=2)
+    back = release(Phase.ROLLING_BACK, document=doc, weight=0, reason="ttft_p90: slow")
+    eager = f"{CANARY}.eager"
+    pools = {PREVIOUS: pool(PREVIOUS, ready=0, dead=1), eager: pool(eager)}
+    early = view(back, pools=pools, effective={})
+    assert desired(early, EAGER_DIGEST).weights == {eager: 100}
+    assert decided(early).release.phase is Phase.ROLLING_BACK
+    after = decided(view(back, at=4000, pools=pools, effective={eager: 100}))
+    assert after.release.phase is Phase.FAILED
+    assert after.stable is not None
+    assert (after.stable.digest, after.stable.pool) == (EAGER_DIGEST, eager)
+
+
 def test_a_refused_first_release_starts_nothing_to_roll_back_to() -> None:
     """No eager runtime is brought up on a machine that the preflight refused."""
     first = release(

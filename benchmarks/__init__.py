@@ -1,0 +1,1 @@
+"""One command each; results as tables in docs/benchmarks/."""

@@ -38,6 +38,7 @@ class Daemon:
     def run(self, stop: threading.Event, on_ready: Callable[[], None] = lambda: None) -> None:
         """Block until ``stop`` is set; then finish the ticks under way and let the leases go."""
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
+        self._app.store.require_writer()
         self._discover()
         self._scheduler.add_job(self._discover, "interval", seconds=DISCOVER_S, id="discover")
         self._scheduler.start()

@@ -33,6 +33,14 @@ class FencedError(CanaryctlError):
     """The lease was lost: another controller acts, and this one's writes do not land."""
 
 
+class LeaseHeldError(ConflictError):
+    """A controller holds a lease, and may act until it has expired."""
+
+
+class OtherHostError(PermanentError):
+    """Another machine writes this SQLite database: several need PostgreSQL."""
+
+
 class AmbiguousRefError(InputError):
     """A shortened reference that more than one row matches; the message lists them."""
 

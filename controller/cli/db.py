@@ -38,6 +38,23 @@ def upgrade(as_json: bool) -> None:
 
 @db.command()
 @_as_json
+def claim(as_json: bool) -> None:
+    """Make this machine the one that writes an SQLite database, after its file was moved here."""
+    from datetime import UTC, datetime
+
+    from canaryctl.controller.settings import Settings
+    from canaryctl.controller.store import open_store
+
+    with open_store(Settings.from_environment()) as store:
+        before = store.claim_writer(datetime.now(UTC))
+    if as_json:
+        emit_json({"before": before})
+    else:
+        click.echo(f"this machine writes from now on; before: {before or 'none'}")
+
+
+@db.command()
+@_as_json
 def check(as_json: bool) -> Exit:
     """Compare the database's schema with this version's. Exit code 1 where they differ."""
     from canaryctl.controller.settings import Settings

@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 from canaryctl.controller.store.artifacts import Artifacts
 from canaryctl.controller.store.engine import create_store_engine
 from canaryctl.controller.store.evidence import EvidenceLog
+from canaryctl.controller.store.hosts import Hosts
 from canaryctl.controller.store.instances import Instances
 from canaryctl.controller.store.leases import Leases
 from canaryctl.controller.store.releases import Releases
@@ -28,7 +29,7 @@ from canaryctl.controller.store.services import Services
 __all__ = ["Store", "StoreSettings", "open_store", "upgrade"]
 
 
-class Store(Artifacts, Services, Releases, Requests, Instances, EvidenceLog, Leases):
+class Store(Artifacts, Services, Releases, Requests, Instances, EvidenceLog, Leases, Hosts):
     """All subjects over one engine, whose schema is up to date (:func:`open_store`)."""
 
     def __init__(self, engine: Engine) -> None:

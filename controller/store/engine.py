@@ -7,7 +7,7 @@ when it writes. Readers never wait for them.
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from sqlalchemy.exc import (
     ArgumentError,
     DatabaseError,
     IntegrityError,
+    InternalError,
     NoSuchModuleError,
     OperationalError,
 )
@@ -30,6 +31,13 @@ BACKENDS = ("postgresql", "sqlite")
 _BUSY_TIMEOUT_S = 10
 _WRITER_LOCK = 0x63616E617279  # "canary": the key of the advisory lock
 _WRITES = "canaryctl_writes"
+_LIMITS_S = {
+    # A writer that is frozen in its transaction would keep every other from writing: the server
+    # ends it, long before its leases could be missed.
+    "idle_in_transaction_session_timeout": 3,
+    "lock_timeout": 10,
+    "statement_timeout": 30,
+}
 
 
 def parse_url(database_url: str) -> URL:
@@ -105,6 +113,14 @@ def _sqlite_engine(url: URL) -> Engine:
 def _postgresql_engine(url: URL) -> Engine:
     engine = create_engine(url, pool_pre_ping=True, json_serializer=dumps, json_deserializer=loads)
 
+    @event.listens_for(engine, "connect")
+    def configure(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+        cursor = connection.cursor()
+        for name, seconds in _LIMITS_S.items():
+            cursor.execute(f"SET {name} = '{seconds}s'")
+        cursor.close()
+        connection.commit()
+
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         if connection.get_execution_options().get(_WRITES, False):
@@ -116,8 +132,12 @@ def _postgresql_engine(url: URL) -> Engine:
 class Database:
     """Transactions over an engine, with its errors told in canaryctl's own words."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(
+        self, engine: Engine, admit: Callable[[Connection], None] = lambda connection: None
+    ) -> None:
+        """``admit`` begins every writing transaction, and raises where none may be."""
         self.engine = engine
+        self._admit = admit
         self._writer = engine.execution_options(**{_WRITES: True})
 
     @contextmanager
@@ -127,9 +147,14 @@ class Database:
             yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
-        """The only writing transaction at this moment; undone whole by any exception."""
+    def writing(self, *, anywhere: bool = False) -> Iterator[Connection]:
+        """The only writing transaction at this moment; undone whole by any exception.
+
+        ``anywhere``: without asking whether this machine may write.
+        """
         with _own_errors(), self._writer.begin() as connection:
+            if not anywhere:
+                self._admit(connection)
             yield connection
 
 
@@ -139,7 +164,7 @@ def _own_errors() -> Iterator[None]:
         yield
     except IntegrityError as error:
         raise InvariantError(f"the database refused the write: {error.orig}") from error
-    except OperationalError as error:
+    except (OperationalError, InternalError) as error:  # the latter: the server ended the session
         raise StoreUnavailableError(
             f"the database cannot be used now: {error.orig}; it is tried again"
         ) from error

@@ -15,7 +15,7 @@ from canaryctl.controller.model import (
     Lease,
 )
 from canaryctl.controller.store import tables
-from canaryctl.controller.store.base import Repository
+from canaryctl.controller.store.base import Repository, held
 from canaryctl.controller.store.codec import (
     condition_row,
     gpu_lease_of,
@@ -81,7 +81,7 @@ class Instances(Repository):
                 )
             connection.execute(
                 update(_instances)
-                .where(_instances.c.id == instance.id)
+                .where(_instances.c.id == instance.id, held(fence))
                 .values(condition_row(instance))
             )
             if ended:

@@ -16,7 +16,7 @@ from canaryctl.controller.errors import (
 from canaryctl.controller.model import GateRecord, Lease, Release, ReleaseEvent
 from canaryctl.controller.states import ACTIVE, FINAL, Phase
 from canaryctl.controller.store import tables
-from canaryctl.controller.store.base import Repository
+from canaryctl.controller.store.base import Repository, held
 from canaryctl.controller.store.codec import (
     event_of,
     event_row,
@@ -163,7 +163,7 @@ class Releases(Repository):
                 revision=release.revision + 1,
                 finished_at=(stored.finished_at or now) if final else None,
             )
-            _swap(connection, written, release.revision)
+            _swap(connection, written, release.revision, fence)
             _append(connection, release.id, followed)
             write_gates(connection, release.id, gates)
             answer_requests(connection, release.id, answers or {}, now)
@@ -196,10 +196,10 @@ def _require_registered(connection: Connection, release: Release) -> None:
             raise NotFoundError(f"no {kind} {value!r}; register it before its release")
 
 
-def _swap(connection: Connection, release: Release, revision: int) -> None:
+def _swap(connection: Connection, release: Release, revision: int, fence: Lease) -> None:
     swapped = connection.execute(
         update(_releases)
-        .where(_releases.c.id == release.id, _releases.c.revision == revision)
+        .where(_releases.c.id == release.id, _releases.c.revision == revision, held(fence))
         .values(progress_row(release))
     )
     if swapped.rowcount != 1:

@@ -12,8 +12,9 @@ from sqlalchemy import Connection, Engine, inspect, text
 
 from canaryctl.controller.errors import SchemaError
 from canaryctl.controller.store.engine import Database, create_store_engine
+from canaryctl.controller.store.writer import require_ours
 
-HEAD = "0001"
+HEAD = "0002"
 """The revision that this version works with: the newest in canaryctl.migrations."""
 
 
@@ -45,6 +46,8 @@ def upgrade_engine(engine: Engine) -> None:
     config.set_main_option("script_location", "canaryctl.migrations:")
     with Database(engine).writing() as connection:
         _refuse_unknown(_revision(connection), engine)
+        if engine.dialect.name == "sqlite":
+            require_ours(connection)
         config.attributes["connection"] = connection
         command.upgrade(config, HEAD)
 

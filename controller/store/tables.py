@@ -278,6 +278,15 @@ measurements = Table(
     _one_of("outcome", Outcome),
 )
 
+# One row at most, on SQLite only: PostgreSQL takes writers from any host.
+writer_host = Table(
+    "writer_host",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("host", String(255), nullable=False),
+    CheckConstraint("id = 1", name="id"),
+)
+
 leases = Table(
     "leases",
     metadata,

@@ -39,10 +39,13 @@ def explain(
         lines.append(f"It waits: {release.hold}.")
     for record in sorted(gates, key=lambda r: (_ORDER.index(r.result.outcome), r.gate)):
         result = record.result
-        harm = " No harm found within the declared detectable size." if result.no_harm else ""
+        harmless = result.no_harm and result.outcome is Outcome.INCONCLUSIVE
+        harm = " No harm found within the declared detectable size." if harmless else ""
         need = (
             f" It needs {result.needed} canary samples in all and has {result.samples}."
-            if result.needed is not None and result.outcome is Outcome.INCONCLUSIVE
+            if result.needed is not None
+            and result.outcome is Outcome.INCONCLUSIVE
+            and not harmless
             else ""
         )
         lines.append(

@@ -105,7 +105,7 @@ class EngineExitGate(EventGate):
     def _judge(self, state: State, look: Look) -> tuple[State, GateResult]:
         allowed = self.spec.max or 0
         events, latest = _told(look, _EXIT_EVENT)
-        said = f"{plural(events, 'engine exit')} that was not asked for (allowed {allowed})"
+        said = f"{plural(events, 'unrequested engine exit')} (allowed {allowed})"
         if events > allowed:
             reason = f"{said}: {latest}"
             return state, self._result(state, Outcome.FAILED, reason, events, allowed)

@@ -4,6 +4,7 @@ It is driven like vLLM and measured by vLLM's metric names, so that everything a
 tried where no GPU is. What it does not model it refuses, instead of passing it over.
 """
 
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -77,7 +78,7 @@ class SimulatedEngine:
         )
         command = spec.engine.command or (sys.executable, "-m", "canaryctl.runtimes.simulator")
         argv = (*command, "--host", host, "--port", str(port), "--config", config.to_json())
-        return Launch(argv, env=dict(spec.engine.env))
+        return Launch(argv, env=dict(spec.engine.env), pythonpath=_own_path())
 
     def eager(self, spec: RuntimeSpec) -> RuntimeSpec:
         if not spec.uses_graphs:
@@ -145,6 +146,12 @@ _METRICS: Mapping[Signal, MetricRef] = {
     Signal.CACHE_CONFIG: MetricRef("vllm:cache_config_info", MetricKind.INFO),
     Signal.GRID: MetricRef("canaryctl_grid_info", MetricKind.INFO),
 }
+
+
+def _own_path() -> tuple[str, ...]:
+    """The simulator is of this package: where that is found by PYTHONPATH alone, an engine with
+    an environment of its own must find it too."""
+    return tuple(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
 
 
 def _not_modelled(spec: RuntimeSpec) -> list[str]:

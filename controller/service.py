@@ -62,6 +62,8 @@ class Tick:
     release: Release | None
     settled: bool
     troubles: tuple[Trouble, ...] = ()
+    wanted: Mapping[str, int] = field(default_factory=dict)  # weight by pool
+    effective: Mapping[str, int] | None = None  # as the router reported; None: it did not say
 
 
 @dataclass(slots=True)
@@ -101,7 +103,7 @@ class ServiceController:
     def tick(self, now: datetime, fence: Lease) -> Tick:
         """Raises FencedError when the lease is lost; every other trouble is in the result."""
         service = self._store.service(self.service)
-        troubles = self._ensure_router(service)
+        troubles = self._ensure_router(service, fence)
         release = self._store.active_release(self.service)
         plan = make_plan(release) if release else None
         seen = self._observe(release, plan, fence, now)
@@ -124,10 +126,10 @@ class ServiceController:
 
     # Observe
 
-    def _ensure_router(self, service: Service) -> tuple[Trouble, ...]:
+    def _ensure_router(self, service: Service, fence: Lease) -> tuple[Trouble, ...]:
         """A release is decided, and engines are looked after, whether the router runs or not."""
         try:
-            self._router.ensure(service.name, service.port)
+            self._router.ensure(service.name, service.port, fence.token)
         except TemporaryError as error:
             return (Trouble("router", str(error)),)
         return ()
@@ -143,7 +145,7 @@ class ServiceController:
         if release is not None and plan is not None and release.phase in JUDGED:
             self._progress(release, plan, seen, now)
             for fault in self._faults(release, seen, now):
-                self._store.add_fault(fault)
+                self._store.add_fault(fault, fence=fence)
         return seen
 
     def _progress(self, release: Release, plan: Plan, seen: Sequence[Seen], now: datetime) -> None:
@@ -289,7 +291,13 @@ class ServiceController:
         troubles += self._publish(view)
         self._tell(release, troubles, fence, view.now)
         done = release is None or release.phase in FINAL
-        return Tick(release, done and settled(wanted, view), troubles)
+        return Tick(
+            release,
+            done and settled(wanted, view),
+            troubles,
+            wanted=wanted.weights,
+            effective=view.effective,
+        )
 
     def _publish(self, view: View) -> tuple[Trouble, ...]:
         """Tell Prometheus what runs."""

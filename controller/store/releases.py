@@ -106,6 +106,17 @@ class Releases(Repository):
         with self._database.reading() as connection:
             return tuple(release_of(row) for row in connection.execute(query).mappings())
 
+    def count_releases(self) -> dict[tuple[str, Phase], int]:
+        """(service, phase) → how many of its releases are in that phase; none: no entry."""
+        query = select(_releases.c.service, _releases.c.phase, func.count()).group_by(
+            _releases.c.service, _releases.c.phase
+        )
+        with self._database.reading() as connection:
+            return {
+                (service, Phase(phase)): count
+                for service, phase, count in connection.execute(query)
+            }
+
     def active_release(self, service: str) -> Release | None:
         query = select(_releases).where(
             _releases.c.service == service, _releases.c.phase.in_(ACTIVE)

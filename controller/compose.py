@@ -83,35 +83,31 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
         unjudged = sources.fault(release)
         return (*found.faults, *((unjudged,) if unjudged else ()), *_rung_faults(release, view))
 
-    def controller(service: str) -> LeasedService:
+    def controller(service: str) -> ServiceController:
         observer = Observer(catalog, place, sources.scrape, executor, stage_deadlines(store))
         judge = Judge(store, sources.of, catalog, metrics_url, judged_labels, executor)
-        return LeasedService(
-            ServiceController(
-                service,
-                store=store,
-                catalog=catalog,
-                observer=observer,
-                judge=judge,
-                reconciler=Reconciler(
-                    store, catalog, place, route, _claims(settings), settings.host
-                ),
-                router=route,
-                loads=StepLoads(settings.state_dir / "loads"),
-                preflight=checked,
-                targets=TargetsFile(targets_path(settings.state_dir), store, place.base_url),
-            ),
-            store,
-            clock,
-            holder,
+        return ServiceController(
+            service,
+            store=store,
+            catalog=catalog,
+            observer=observer,
+            judge=judge,
+            reconciler=Reconciler(store, catalog, place, route, _claims(settings), settings.host),
+            router=route,
+            loads=StepLoads(settings.state_dir / "loads"),
+            preflight=checked,
+            targets=TargetsFile(targets_path(settings.state_dir), store, place.base_url),
         )
+
+    def leased(service: str) -> LeasedService:
+        return LeasedService(service, lambda: controller(service), store, clock, holder)
 
     def close() -> None:
         executor.shutdown(wait=False, cancel_futures=True)
         store.close()
 
     submitter = Submitter(store, engine, place.free_port)
-    return App(settings, clock, store, submitter, route, controller, close)
+    return App(settings, clock, store, submitter, route, leased, close)
 
 
 def _rung_faults(release: Release, view: View) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import uuid4
 
 from canaryctl.common.clock import Clock
@@ -20,6 +20,7 @@ from canaryctl.controller.reconcile import Trouble
 from canaryctl.controller.service import ServiceController, Tick
 from canaryctl.controller.states import FINAL, Phase
 from canaryctl.controller.store import Store
+from canaryctl.runtimes.fencing import StaleTokenError
 
 log = logging.getLogger(__name__)
 
@@ -36,49 +37,77 @@ def holder_name() -> str:
 
 
 class LeasedService:
-    """A service that is ticked while its lease is held."""
+    """A service that is ticked while its lease is held.
+
+    ``make``: a controller that remembers nothing, for each time that the lease is taken: what
+    an earlier one remembers is behind the records once another has acted.
+    """
 
     def __init__(
-        self, controller: ServiceController, store: Store, clock: Clock, holder: str
+        self,
+        service: str,
+        make: Callable[[], ServiceController],
+        store: Store,
+        clock: Clock,
+        holder: str,
     ) -> None:
-        self.controller = controller
+        self.service = service
+        self._make = make
         self._store, self._clock, self._holder = store, clock, holder
-        self._lease: Lease | None = None
+        self._held: tuple[Lease, ServiceController] | None = None
 
     def tick(self) -> Tick | None:
         """One tick; None while another holder acts."""
         now = self._clock.now()
-        name = f"service:{self.controller.service}"
         try:
-            if self._lease is None:
-                self._lease = self._store.acquire(name, self._holder, LEASE_TTL_S, now)
-            elif self._lease.expires_at - now < timedelta(seconds=LEASE_TTL_S - RENEW_AFTER_S):
-                self._lease = self._store.renew(self._lease, LEASE_TTL_S, now)
-            if self._lease is None:
+            self._hold(now)
+            if self._held is None:
                 return None
-            return self.controller.tick(now, self._lease)
-        except FencedError as error:
-            log.warning("%s: the lease is lost; another controller acts (%s)", name, error)
-            self._lease = None
+            lease, controller = self._held
+            return controller.tick(now, lease)
+        except (FencedError, StaleTokenError) as error:
+            log.warning("%s: the lease is lost; another controller acts (%s)", self.service, error)
+            self._stand_down()
             return None
         except TemporaryError as error:
-            log.warning("%s: nothing was done at this tick: %s", name, error)
+            log.warning("%s: nothing was done at this tick: %s", self.service, error)
             return Tick(None, False, (Trouble("tick", str(error)),))
+
+    def _hold(self, now: datetime) -> None:
+        """Take the lease if it is free, and renew it long before it expires."""
+        if self._held is None:
+            name = f"service:{self.service}"
+            lease = self._store.acquire(name, self._holder, LEASE_TTL_S, now)
+            if lease is not None:
+                self._held = lease, self._make()
+            return
+        lease, controller = self._held
+        if lease.expires_at - now < timedelta(seconds=LEASE_TTL_S - RENEW_AFTER_S):
+            self._held = self._store.renew(lease, LEASE_TTL_S, now), controller
+
+    def _stand_down(self) -> Lease | None:
+        """End what the controller itself has under way: loads, warm-ups."""
+        if self._held is None:
+            return None
+        lease, controller = self._held
+        self._held = None
+        controller.close()
+        return lease
 
     def retire(self) -> Tick | None:
         """From now on nothing of the service should run; the first tick towards it."""
         tick = self.tick()
-        if self._lease is None:
+        if self._held is None:
             return None
-        self._store.clear_stable(self.controller.service, fence=self._lease, now=self._clock.now())
+        lease, _ = self._held
+        self._store.clear_stable(self.service, fence=lease, now=self._clock.now())
         return tick
 
     def close(self) -> None:
         """Let go, so that the next holder need not wait for the lease to expire."""
-        self.controller.close()
-        if self._lease is not None:
-            self._store.release_lease(self._lease)
-            self._lease = None
+        lease = self._stand_down()
+        if lease is not None:
+            self._store.release_lease(lease)
 
 
 @dataclass(frozen=True, slots=True)

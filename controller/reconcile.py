@@ -67,7 +67,7 @@ class Reconciler:
     ) -> tuple[Trouble, ...]:
         """One pass. ``releases``: pool → the release that made it (its secrets, its drain)."""
         troubles: list[Trouble] = []
-        self._try(troubles, "routing", lambda: self._route(desired, view))
+        self._try(troubles, "routing", lambda: self._route(desired, view, fence))
         for pool in view.pools.values():
             for member in pool.members:
                 self._try(
@@ -91,12 +91,13 @@ class Reconciler:
 
     # Traffic
 
-    def _route(self, desired: Desired, view: View) -> None:
+    def _route(self, desired: Desired, view: View, fence: Lease) -> None:
         table = self._table(desired, view)
         name = view.service.name
         if self._applied.get(name) == table and view.in_force(table.weights):
             return
-        self._router.apply(table)
+        self._store.require(fence)
+        self._router.apply(table, fence.token)
         self._applied[name] = table
 
     def _table(self, desired: Desired, view: View) -> RouteTable:
@@ -141,6 +142,8 @@ class Reconciler:
         wanted = desired.target(instance.pool)
         if wanted is None or self._surplus(member, wanted, view):
             self._ask_to_stop(member, view, fence)
+        elif instance.stop_at is not None:
+            self._end(instance, InstanceState.DEAD, instance.reason, now, fence)
         elif instance.state is InstanceState.REQUESTED:
             if instance.not_before is None or now >= instance.not_before:
                 self._start_or_give_up(instance, view, releases, fence)
@@ -190,8 +193,17 @@ class Reconciler:
         now: datetime,
         fence: Lease,
     ) -> None:
+        if instance.stop_at is None:
+            # Whoever takes over goes on ending it: nobody ever serves with what is being ended.
+            instance = replace(instance, stop_at=now)
+            self._store.update_instance(instance, fence=fence, now=now)
+        self._store.require(fence)
         gone = self._placement.stop(
-            instance.id, instance.digest, instance.handle, grace_s=STOP_GRACE_S
+            instance.id,
+            instance.digest,
+            instance.handle,
+            grace_s=STOP_GRACE_S,
+            token=fence.token,
         )
         if gone:
             self._store.update_instance(
@@ -212,7 +224,8 @@ class Reconciler:
             why = f"{instance.id} cannot be started: {error}"
             if view.release is not None and view.release.pool == instance.pool:
                 self._store.add_fault(
-                    Fault(view.release.id, instance.id, EngineFault.EXIT, view.now, why)
+                    Fault(view.release.id, instance.id, EngineFault.EXIT, view.now, why),
+                    fence=fence,
                 )
             self._end(instance, InstanceState.DEAD, why, view.now, fence)
 
@@ -227,6 +240,7 @@ class Reconciler:
         launch = self._catalog.engine(instance.digest).launch(
             artifact.runtime, host=self._host, port=instance.port
         )
+        self._store.require(fence)
         handle = self._placement.ensure(
             InstanceRequest(
                 instance=instance.id,
@@ -234,6 +248,7 @@ class Reconciler:
                 launch=launch,
                 port=instance.port,
                 gpus=instance.gpus,
+                token=fence.token,
                 secrets=resolve_secrets(releases(instance.pool).document.secrets),
             )
         )

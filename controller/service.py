@@ -253,7 +253,13 @@ class ServiceController:
         if judgement is not None:
             for row in judgement.evidence:
                 self._store.add_evidence(
-                    release.id, row.at, row.instance, row.source, row.raw, dict(row.values)
+                    release.id,
+                    row.at,
+                    row.instance,
+                    row.source,
+                    row.raw,
+                    dict(row.values),
+                    fence=fence,
                 )
         if not (decision.changes(release) or gate_events or records):
             return view

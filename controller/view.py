@@ -27,7 +27,8 @@ class InstanceView:
 
     @property
     def serving(self) -> bool:
-        return self.alive and self.instance.state is InstanceState.READY
+        instance = self.instance
+        return self.alive and instance.state is InstanceState.READY and instance.stop_at is None
 
 
 @dataclass(frozen=True, slots=True)

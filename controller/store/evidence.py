@@ -1,20 +1,22 @@
 """What was seen and what was made of it: raw answers, faults, measurements, gate states.
 
-Evidence, faults and measurements are facts of a moment: they are added by whoever saw them,
-without a fence, and never changed. A gate's standing is part of a decision and is written
+Evidence, faults and measurements are facts of a moment, and never changed. What the acting
+controller saw is added under its fence: one that was stopped meanwhile may have seen an engine
+stand still that did not. A gate's standing is part of a decision and is written
 by :meth:`canaryctl.controller.store.releases.Releases.commit`.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select
 
 from canaryctl.controller.errors import SecondVerdictError
-from canaryctl.controller.model import Evidence, Fault, GateRecord, Measurement
+from canaryctl.controller.model import Evidence, Fault, GateRecord, Lease, Measurement
 from canaryctl.controller.store import tables
-from canaryctl.controller.store.base import Repository
+from canaryctl.controller.store.base import Repository, check_fence
 from canaryctl.controller.store.codec import (
     evidence_of,
     fault_of,
@@ -35,11 +37,19 @@ class EvidenceLog(Repository):
     """By release."""
 
     def add_evidence(
-        self, release: str, at: datetime, instance: str, source: str, raw: str, values: Any
+        self,
+        release: str,
+        at: datetime,
+        instance: str,
+        source: str,
+        raw: str,
+        values: Any,
+        *,
+        fence: Lease | None = None,
     ) -> None:
         """``raw``: the answer as it came, compressed here. ``values``: JSON types."""
         packed = pack(raw)
-        with self._database.writing() as connection:
+        with self._added(fence, at) as connection:
             connection.execute(
                 insert(_evidence).values(
                     release=release,
@@ -71,14 +81,14 @@ class EvidenceLog(Repository):
                 return
             last = rows[-1]["id"]
 
-    def add_fault(self, fault: Fault) -> bool:
+    def add_fault(self, fault: Fault, *, fence: Lease | None = None) -> bool:
         """True when it is new. The first sighting of a kind on an instance stands."""
         key = (
             _faults.c.release == fault.release,
             _faults.c.instance == fault.instance,
             _faults.c.kind == fault.kind,
         )
-        with self._database.writing() as connection:
+        with self._added(fence, fault.at) as connection:
             if connection.execute(select(_faults.c.kind).where(*key)).one_or_none() is not None:
                 return False
             connection.execute(
@@ -141,6 +151,14 @@ class EvidenceLog(Repository):
             query = query.where(_measurements.c.gate == gate)
         with self._database.reading() as connection:
             return tuple(measurement_of(row) for row in connection.execute(query).mappings())
+
+    @contextmanager
+    def _added(self, fence: Lease | None, at: datetime) -> Iterator[Connection]:
+        """``fence`` None: for whoever is alone."""
+        with self._database.writing() as connection:
+            if fence is not None:
+                check_fence(connection, fence, at)
+            yield connection
 
     def gate_records(self, release: str) -> tuple[GateRecord, ...]:
         """Each gate's state to resume from and latest result, by name."""

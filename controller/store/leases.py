@@ -4,9 +4,10 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import insert, select, update
 
+from canaryctl.controller.errors import FencedError
 from canaryctl.controller.model import Lease
 from canaryctl.controller.store import tables
-from canaryctl.controller.store.base import Repository, check_fence
+from canaryctl.controller.store.base import Repository, check_fence, held
 from canaryctl.controller.store.codec import lease_of
 
 
@@ -21,6 +22,9 @@ class Leases(Repository):
         """
         leases = tables.leases
         expires_at = now + timedelta(seconds=ttl_s)
+        acting = self.holder(name, now)
+        if acting is not None and acting.holder != holder:
+            return None  # those who wait keep no writer waiting
         with self._database.writing() as connection:
             row = connection.execute(select(leases).where(leases.c.name == name)).one_or_none()
             if row is None:
@@ -50,6 +54,15 @@ class Leases(Repository):
                 update(leases).where(leases.c.name == lease.name).values(expires_at=expires_at)
             )
         return Lease(lease.name, lease.holder, lease.token, expires_at)
+
+    def require(self, lease: Lease) -> None:
+        """FencedError when another has taken it over. Asked right before an effect outside."""
+        with self._database.reading() as connection:
+            if not connection.execute(select(held(lease))).scalar_one():
+                raise FencedError(
+                    f"the lease {lease.name!r} of {lease.holder} (token {lease.token}) was lost; "
+                    "nothing was changed"
+                )
 
     def release_lease(self, lease: Lease) -> None:
         """Give it back; nothing happens when it was lost before."""

@@ -24,6 +24,7 @@ class InstanceRequest:
     launch: Launch
     port: int
     gpus: tuple[int, ...] = ()
+    token: int | None = None  # fencing token of whoever starts it
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -53,7 +54,11 @@ class Status:
 
 
 class Placement(Protocol):
-    """A place where instances run."""
+    """A place where instances run.
+
+    ``token``: the fencing token of whoever acts; None for one that is alone. Once a higher one
+    has acted on an instance nothing of a lower one lands: StaleTokenError.
+    """
 
     name: str
 
@@ -63,7 +68,15 @@ class Placement(Protocol):
     def status(self, instance: str, digest: str, handle: Handle | None) -> Status:
         """Look, and change nothing."""
 
-    def stop(self, instance: str, digest: str, handle: Handle | None, *, grace_s: float) -> bool:
+    def stop(
+        self,
+        instance: str,
+        digest: str,
+        handle: Handle | None,
+        *,
+        grace_s: float,
+        token: int | None = None,
+    ) -> bool:
         """Ask it to end, then make it; True when nothing of it is left. Does not block long:
         called again each tick until True."""
 

@@ -5,9 +5,7 @@ nothing must learn: that the instance was started, and since when it is asked to
 it runs is never read from a file, only from the system.
 """
 
-import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 import re
@@ -15,12 +13,13 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
 
 from canaryctl.common.errors import InputError, PermanentError, TemporaryError
+from canaryctl.runtimes.fencing import Fence, Stage
 from canaryctl.runtimes.placements.base import Handle, InstanceRequest, Liveness, Status
 from canaryctl.runtimes.processes import LocalProcess, Processes, clean_environment
 
@@ -57,12 +56,12 @@ class ProcessPlacement:
         """
         files = self._files(request.instance)
         files.create()
-        with files.locked():
+        with files.fence.hold(request.token) as stage:
             recorded = files.started()
             running = self._find(request.instance, request.digest, recorded)
             if running is not None:
                 if recorded is None:
-                    files.record_start(running)
+                    files.record_start(running, stage)
                 return running
             if recorded is not None:
                 if recorded.digest != request.digest:
@@ -72,8 +71,8 @@ class ProcessPlacement:
                     )
                 return recorded
             self._require_never_begun(request.instance, files)
-            handle = self._start(request, files)
-            files.record_start(handle)
+            handle = self._start(request, files, stage)
+            files.record_start(handle, stage)
             return handle
 
     def status(self, instance: str, digest: str, handle: Handle | None) -> Status:
@@ -94,7 +93,15 @@ class ProcessPlacement:
             exit_code = self._processes.status(_process(handle)).exit_code
         return Status(Liveness.EXITED, exit_code=exit_code, handle=handle)
 
-    def stop(self, instance: str, digest: str, handle: Handle | None, *, grace_s: float) -> bool:
+    def stop(
+        self,
+        instance: str,
+        digest: str,
+        handle: Handle | None,
+        *,
+        grace_s: float,
+        token: int | None = None,
+    ) -> bool:
         """Ask the engine and its children to end; after ``grace_s`` since the first call, also
         of an earlier controller, kill them. True when nothing of them is left."""
         files = self._files(instance)
@@ -103,8 +110,8 @@ class ProcessPlacement:
             _require_same(instance, digest, handle)
         elif (recorded := files.started()) is not None and recorded.digest == digest:
             handle = recorded
-        with files.locked():  # so that none starts while it is being ended
-            asked_at = files.record_stop(self._now())
+        with files.fence.hold(token) as stage:  # so that none starts while it is being ended
+            asked_at = files.record_stop(self._now(), stage)
             overdue = self._now() - asked_at >= grace_s
             process = _process(handle) if handle else None
             with self._guard:
@@ -171,16 +178,16 @@ class ProcessPlacement:
                 f"see {files.log} and use another instance name"
             )
 
-    def _start(self, request: InstanceRequest, files: "_Files") -> Handle:
+    def _start(self, request: InstanceRequest, files: "_Files", stage: Stage) -> Handle:
         try:
-            with self._guard:
+            # `python -m` imports from where it starts first: nothing must lie in the way.
+            with self._guard, stage.entering(files.directory) as way:
                 process = self._processes.start(
                     request.launch.argv,
                     markers=_markers(request.instance, request.digest),
                     env={**_environment(request), _PORT_VARIABLE: str(request.port)},
                     log_path=files.log,
-                    # `python -m` imports from here first: nothing must lie in the way.
-                    cwd=files.directory,
+                    cwd=way,
                 )
         except (OSError, ValueError, psutil.NoSuchProcess) as error:
             raise PermanentError(
@@ -207,32 +214,24 @@ class _Files:
         self.log = directory / "engine.log"
         self._started = directory / "started.json"
         self._stop_asked = directory / "stop-asked"
+        # No instance's name has a dot first.
+        self.fence = Fence(directory.parent / ".fences" / directory.name)
 
     def create(self) -> None:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """One at a time, among threads and among processes; a dead holder holds nothing."""
-        descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
-
-    def record_start(self, handle: Handle) -> None:
-        _write(self._started, json.dumps(dataclasses.asdict(handle)))
+    def record_start(self, handle: Handle, stage: Stage) -> None:
+        stage.write(self._started, json.dumps(dataclasses.asdict(handle)))
 
     def started(self) -> Handle | None:
         text = _read(self._started)
         return None if text is None else Handle(**json.loads(text))
 
-    def record_stop(self, now: float) -> float:
+    def record_stop(self, now: float, stage: Stage) -> float:
         """When stopping was first asked for, in seconds since the epoch."""
         asked_at = self.stop_asked_at()
         if asked_at is None:
-            _write(self._stop_asked, repr(now))
+            stage.write(self._stop_asked, repr(now))
             return now
         return asked_at
 
@@ -298,16 +297,6 @@ def _is_another(process: LocalProcess, instance: str, digest: str) -> bool:
     return bool(environment) and any(
         environment.get(name) != value for name, value in expected.items()
     )
-
-
-def _write(path: Path, text: str) -> None:
-    """All or nothing, and on the disk before it counts."""
-    temporary = path.with_name(f"{path.name}.new")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def _read(path: Path) -> str | None:

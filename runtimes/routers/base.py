@@ -54,14 +54,18 @@ class RouterAddress:
 
 
 class Router(Protocol):
-    """A traffic router. It lives on when the controller dies."""
+    """A traffic router. It lives on when the controller dies.
+
+    ``token``: the fencing token of whoever acts; None for one that is alone. Once a higher one
+    was here nothing of a lower one lands: StaleTokenError.
+    """
 
     name: str
 
-    def ensure(self, service: str, port: int) -> RouterAddress:
+    def ensure(self, service: str, port: int, token: int | None = None) -> RouterAddress:
         """Start the service's router unless it runs, listening for users on ``port``."""
 
-    def apply(self, table: RouteTable) -> None:
+    def apply(self, table: RouteTable, token: int | None = None) -> None:
         """Ask for this table. Returns before it is in force; raises TemporaryError."""
 
     def effective_weights(self, service: str) -> dict[str, int] | None:

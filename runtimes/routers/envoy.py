@@ -4,21 +4,19 @@ Envoy leads a session of its own and its table lies on disk, so it serves on whe
 dies, and comes back with the same table when it dies itself.
 """
 
-import fcntl
 import importlib
 import json
-import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from canaryctl.common.errors import PermanentError, TemporaryError
+from canaryctl.runtimes.fencing import Fence, Stage
 from canaryctl.runtimes.httpclient import client
 from canaryctl.runtimes.processes import LocalProcess, Processes, clean_environment
 from canaryctl.runtimes.routers import envoy_config as config
@@ -57,8 +55,9 @@ class EnvoyRouter:
         self._start_timeout_s = start_timeout_s
         self._update_timeout_s = update_timeout_s
         self._processes = Processes()
+        self._found: dict[str, LocalProcess] = {}
 
-    def ensure(self, service: str, port: int) -> RouterAddress:
+    def ensure(self, service: str, port: int, token: int | None = None) -> RouterAddress:
         """Envoy listens for ``service`` on ``port``: found running, or started.
 
         It comes up with the last table, or answering 503 where there has been none. Raises
@@ -66,8 +65,8 @@ class EnvoyRouter:
         when the service's router is known to listen on another port.
         """
         files = self._files(service)
-        with self._locked(service):
-            process = self._processes.find(self._markers(service))
+        with self._fence(service).hold(token) as stage:
+            process = self._running(service)
             if files.bootstrap.exists():
                 known_port, _ = readback.ports(_read_json(files.bootstrap))
                 if known_port != port:
@@ -76,14 +75,15 @@ class EnvoyRouter:
                         "another port would cut its users off: ask for that one, or remove it"
                     )
             if process is None:
-                process = self._start(service, port, files)
+                process = self._start(service, port, files, stage)
+            self._found[service] = process
             self._await_ready(service, process, files)
             _, admin_port = readback.ports(_read_json(files.bootstrap))
         return RouterAddress(
             url=f"http://{self._host}:{port}", admin_url=f"http://{_ADMIN_HOST}:{admin_port}"
         )
 
-    def apply(self, table: RouteTable) -> None:
+    def apply(self, table: RouteTable, token: int | None = None) -> None:
         """Bring ``table`` into force: new pools before routes name them, old ones away after.
 
         Idempotent. Returns when Envoy says that it is in force (milliseconds); raises
@@ -92,24 +92,25 @@ class EnvoyRouter:
         files = self._files(table.service)
         members = {pool.name: config.versioned(config.members(pool, table)) for pool in table.pools}
         routes = config.versioned(config.routes(table, session_header=self._session_header))
-        with self._locked(table.service):
+        with self._fence(table.service).hold(token) as stage:
             if self._in_force(table.service) is None:
                 raise TemporaryError(
                     f"the router of {table.service} does not answer; its table stays as it was"
                 )
             # A pool on its way out stays until no route names it any more.
             leaving = readback.cluster_names(_read_json(files.clusters)["resources"])
-            self._bring_pools_into_force(table.service, {*members, *leaving}, members)
+            self._bring_pools_into_force(table.service, stage, {*members, *leaving}, members)
             self._bring_into_force(
                 table.service,
+                stage,
                 {files.routes: routes},
                 lambda now: now.routes_version == routes["version_info"],
             )
-            self._bring_pools_into_force(table.service, set(members), members)
+            self._bring_pools_into_force(table.service, stage, set(members), members)
             kept = {files.members(pool) for pool in members}
             for path in files.members_directory.glob("*.json"):
                 if path not in kept:
-                    path.unlink()
+                    stage.remove(path)
 
     def effective_weights(self, service: str) -> dict[str, int] | None:
         """Pool → weight of the routes in force, as Envoy itself says; None when it says nothing."""
@@ -118,15 +119,20 @@ class EnvoyRouter:
 
     def remove(self, service: str) -> None:
         """Stop the service's Envoy and delete its files. Open streams are cut off: drain first."""
-        with self._locked(service):
+        with self._fence(service).hold(None):
             if not self._processes.stop_and_wait(
                 self._markers(service), grace_s=2.0, timeout_s=5.0
             ):
                 raise TemporaryError(f"the router of {service} does not end; try again")
+            self._found.pop(service, None)
             shutil.rmtree(self._files(service).directory, ignore_errors=True)
 
     def _bring_pools_into_force(
-        self, service: str, names: set[str], members: Mapping[str, config.Document]
+        self,
+        service: str,
+        stage: Stage,
+        names: set[str],
+        members: Mapping[str, config.Document],
     ) -> None:
         files = self._files(service)
         clusters = config.versioned(config.clusters(names, files))
@@ -136,6 +142,7 @@ class EnvoyRouter:
         }
         self._bring_into_force(
             service,
+            stage,
             # Members first: a cluster is not used before its members are there.
             {**{files.members(pool): members[pool] for pool in members}, files.clusters: clusters},
             lambda now: (
@@ -147,6 +154,7 @@ class EnvoyRouter:
     def _bring_into_force(
         self,
         service: str,
+        stage: Stage,
         documents: Mapping[Path, config.Document],
         is_in_force: Callable[[readback.InForce], bool],
     ) -> None:
@@ -155,7 +163,7 @@ class EnvoyRouter:
         reached = state is not None and is_in_force(state)
         for path, document in documents.items():
             if not reached or _read_json(path) != document:
-                _write_json(path, document)
+                _write_json(stage, path, document)
         deadline = time.monotonic() + self._update_timeout_s
         while not reached:
             if time.monotonic() > deadline:
@@ -176,7 +184,15 @@ class EnvoyRouter:
         answer = _ask(admin_port, "/config_dump?include_eds")
         return None if answer is None else readback.in_force(answer.json())
 
-    def _start(self, service: str, port: int, files: config.Files) -> LocalProcess:
+    def _running(self, service: str) -> LocalProcess | None:
+        """The service's Envoy. One that is known is asked after; only a new one is looked for
+        among all processes of the machine."""
+        known = self._found.get(service)
+        if known is not None and self._processes.status(known).running:
+            return known
+        return self._processes.find(self._markers(service))
+
+    def _start(self, service: str, port: int, files: config.Files, stage: Stage) -> LocalProcess:
         if not _is_free(self._host, port):
             raise TemporaryError(
                 f"port {port}, on which the router of {service} is to listen, is taken by another "
@@ -190,28 +206,30 @@ class EnvoyRouter:
             ),
         ):
             if not path.exists():
-                _write_json(path, config.versioned(resources))
+                _write_json(stage, path, config.versioned(resources))
         files.members_directory.mkdir(exist_ok=True)
         bootstrap = config.bootstrap(
             service, files, host=self._host, port=port, admin_port=_admin_port(files)
         )
-        _write_json(files.bootstrap, bootstrap)
+        _write_json(stage, files.bootstrap, bootstrap)
         arguments = {
             "--config-path": str(files.bootstrap),
             "--concurrency": str(_WORKERS),
             "--log-level": "warning",
         }
-        return self._processes.start(
-            [
-                str(self._binary or packaged_envoy()),
-                # Hot restart claims a number that is unique on the machine: routers would collide.
-                "--disable-hot-restart",
-                *(word for pair in arguments.items() for word in pair),
-            ],
-            markers=self._markers(service),
-            env=clean_environment(),
-            log_path=files.log,
-        )
+        with stage.entering(files.directory) as way:
+            return self._processes.start(
+                [
+                    str(self._binary or packaged_envoy()),
+                    # Hot restart claims a number that is unique on the machine.
+                    "--disable-hot-restart",
+                    *(word for pair in arguments.items() for word in pair),
+                ],
+                markers=self._markers(service),
+                env=clean_environment(),
+                log_path=files.log,
+                cwd=way,
+            )
 
     def _await_ready(self, service: str, process: LocalProcess, files: config.Files) -> None:
         _, admin_port = readback.ports(_read_json(files.bootstrap))
@@ -238,15 +256,9 @@ class EnvoyRouter:
             "CANARYCTL_ROUTER_DIR": str(self._files(service).directory),
         }
 
-    @contextmanager
-    def _locked(self, service: str) -> Iterator[None]:
-        """One at a time, over all controllers of this state directory."""
+    def _fence(self, service: str) -> Fence:
         # Outside the service's directory, which may be removed; no service's name has a dot first.
-        locks = self._root / ".locks"
-        locks.mkdir(parents=True, exist_ok=True)
-        with (locks / service).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        return Fence(self._root / ".fences" / service)
 
 
 def packaged_envoy() -> Path:
@@ -292,12 +304,9 @@ def _read_json(path: Path) -> Any:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def _write_json(path: Path, document: config.Document) -> None:
+def _write_json(stage: Stage, path: Path, document: config.Document) -> None:
     """Envoy reads the file when it is moved into place, and so never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(document, indent=1))
-    os.replace(temporary, path)
+    stage.write(path, json.dumps(document, indent=1))
 
 
 def _tail(log: Path, lines: int = 5) -> str:

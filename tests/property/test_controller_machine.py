@@ -109,7 +109,15 @@ class Engines:
             return Status(Liveness.RUNNING)
         return Status(Liveness.EXITED if instance in self.ended else Liveness.ABSENT)
 
-    def stop(self, instance: str, digest: str, handle: Handle | None, *, grace_s: float) -> bool:
+    def stop(
+        self,
+        instance: str,
+        digest: str,
+        handle: Handle | None,
+        *,
+        grace_s: float,
+        token: int | None = None,
+    ) -> bool:
         """Not at once, as a real process does not end at once."""
         self.effects.point()
         gone = instance not in self.running
@@ -142,12 +150,12 @@ class Routes:
     on_apply: Callable[[RouteTable], None] = lambda table: None
     name: str = "envoy"
 
-    def ensure(self, service: str, port: int) -> RouterAddress:
+    def ensure(self, service: str, port: int, token: int | None = None) -> RouterAddress:
         if not self.runs:
             raise TemporaryError("the router does not come up")
         return RouterAddress("http://users", "http://admin")
 
-    def apply(self, table: RouteTable) -> None:
+    def apply(self, table: RouteTable, token: int | None = None) -> None:
         self.effects.point()
         if not self.runs:
             raise TemporaryError("the router does not answer")
@@ -362,7 +370,9 @@ class ControllerMachine(RuleBasedStateMachine):
             preflight=lambda release, view: self.preflight,
             watch=lambda **limits: cast("ProgressWatch", NoWatch(**limits)),
         )
-        self.leased = LeasedService(controller, self.store, self.clock, f"holder-{self.holders}")
+        self.leased = LeasedService(
+            SERVICE, lambda: controller, self.store, self.clock, f"holder-{self.holders}"
+        )
 
     def tick(self, ends_in: int | None = None) -> Any:
         """One tick; a crash in it is followed by a controller that knows nothing."""

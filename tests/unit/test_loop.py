@@ -117,12 +117,11 @@ def test_a_drain_without_end_is_told(store: Store) -> None:
 
 def test_what_cannot_be_reached_now_is_tried_again(store: Store) -> None:
     class Unlucky:
-        service = "chat"
-
         def tick(self, now: datetime, fence: Lease) -> None:
             raise TemporaryError("the database is locked")
 
-    leased = LeasedService(cast("ServiceController", Unlucky()), store, TickingClock(), "me")
+    unlucky = cast("ServiceController", Unlucky())
+    leased = LeasedService("chat", lambda: unlucky, store, TickingClock(), "me")
     tick = leased.tick()
     assert tick is not None
     assert not tick.settled

@@ -20,6 +20,12 @@ class Engine:
 
     runtime: Document
     gpu: bool
+    suffix: str = ""  # of versions: another warm-up plan is another runtime
+
+    def warmed_least(self) -> "Engine":
+        """One sequence at a time: nothing has to run in the same step."""
+        plan = {"decode_buckets": [1], "repeat_per_bucket": 3}
+        return Engine(self.runtime | {"warmup_plan": plan}, self.gpu, ".least")
 
     def variant(self, **changes: Any) -> Document:
         """The runtime with other sections; ``args`` and ``env`` are added to the engine's."""
@@ -94,7 +100,7 @@ def cpu_engine(venv: Path, model: Path) -> Engine:
         "graph": {"mode": "NONE"},
         "limits": {"max_num_seqs": 16, "max_num_batched_tokens": 512, "max_model_len": 512},
         "warmup_plan": {
-            "decode_buckets": [1],
+            "decode_buckets": [1, 4],
             "mixed_token_buckets": [64],
             "repeat_per_bucket": 2,
         },
@@ -132,7 +138,7 @@ _HELD: Document = {"weight": 0, "pause": True}
 def first(engine: Engine) -> Document:
     """Graphs off: it becomes stable under requests that the controller makes."""
     steps = [{"weight": 0, "load": "first.yaml", "requests": 200 if engine.gpu else 80}]
-    return _document("eager", engine.runtime, steps, _FIRST_GATES)
+    return _document("eager", engine, engine.runtime, steps, _FIRST_GATES)
 
 
 def graphs(engine: Engine) -> Document:
@@ -140,27 +146,33 @@ def graphs(engine: Engine) -> Document:
     runtime without graphs."""
     if not engine.gpu:
         runtime = engine.variant(args={"enable-prefix-caching": False})
-        return _document("graphs", runtime, [_HELD, _USERS], _CPU_GATES, detectable="300%")
+        return _document("graphs", engine, runtime, [_HELD, _USERS], _CPU_GATES, detectable="300%")
     runtime = engine.variant(graph={"mode": "FULL_AND_PIECEWISE"})
     # Should a gate not decide on this machine, what follows still has graphs to compare with.
     return _document(
-        "graphs", runtime, [_HELD, _USERS], _GPU_GATES, deadline="7m", on_inconclusive="promote"
+        "graphs",
+        engine,
+        runtime,
+        [_HELD, _USERS],
+        _GPU_GATES,
+        deadline="7m",
+        on_inconclusive="promote",
     )
 
 
 def nine(engine: Engine, version: str) -> Document:
     """A grid that ends at 48 sequences, below the load; at half of the traffic at once."""
-    return _document("nine", _nine(engine), [_USERS], _GPU_GATES, version=version)
+    return _document("nine", engine, _nine(engine), [_USERS], _GPU_GATES, version=version)
 
 
 def nine_measured(engine: Engine) -> Document:
     """The same runtime, held before any traffic to be measured beyond its grid: only the hard
     gates judge it."""
     runtime = _nine(engine) if engine.gpu else engine.variant(args={"seed": 3})
-    return _document("nine", runtime, [_HELD], _HARD, version="measured", deadline="7m")
+    return _document("nine", engine, runtime, [_HELD], _HARD, version="measured", deadline="7m")
 
 
-def oom_capture(engine: Engine, *, kv_cache_bytes: int, version: str) -> Document:
+def oom_capture(engine: Engine, *, kv_cache_bytes: int, attempt: int) -> Document:
     """A KV cache sized for a GPU of its own, and a graph for every batch up to 512: nothing is
     left to capture them in. ``kv_cache_bytes`` overrides the memory fraction, as vLLM says."""
     runtime = engine.variant(
@@ -169,7 +181,7 @@ def oom_capture(engine: Engine, *, kv_cache_bytes: int, version: str) -> Documen
         limits={"max_num_seqs": 512, "max_num_batched_tokens": 8192, "max_model_len": 2048},
     )
     gates = [gate for gate in _GPU_GATES if gate["name"] != "max_concurrency"]
-    return _document("oom-capture", runtime, [_USERS], gates, version=version)
+    return _document("oom-capture", engine, runtime, [_HELD, _USERS], gates, version=str(attempt))
 
 
 def _nine(engine: Engine) -> Document:
@@ -178,6 +190,7 @@ def _nine(engine: Engine) -> Document:
 
 def _document(
     name: str,
+    engine: Engine,
     runtime: Document,
     steps: list[Document],
     gates: list[Document],
@@ -191,7 +204,7 @@ def _document(
         "apiVersion": "canaryctl/v1",
         "kind": "RuntimeArtifact",
         "name": name,
-        "version": version,
+        "version": f"{version}{engine.suffix}",
         "service": SERVICE,
         "runtime": runtime,
         "rollout": {

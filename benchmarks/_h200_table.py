@@ -140,7 +140,9 @@ def _releases(results: Results) -> str:
                 release["artifact"],
                 release["outcome"].replace("_", " "),
                 _number(took["start_s"], 0),
-                _number(took["decision_s"], 1),
+                "–"
+                if str(release["reason"]).startswith("abort")
+                else _number(took["decision_s"], 1),
                 _number(took["weight_zero_s"], 3),
                 _number(took["restored_s"], 2),
                 str(release["reason"]).replace("|", "/"),

@@ -10,7 +10,7 @@ back by a gate), ``oom`` (no memory left to capture graphs in, rolled back befor
 GPU by memory fraction, so that those compared are measured in turns within seconds.
 """
 
-import argparse
+import functools
 import importlib.metadata
 import json
 import os
@@ -21,41 +21,22 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import _h200_artifacts as artifacts
 from benchmarks._h200_client import over_repeats, run_cell
+from benchmarks._h200_options import Options, parse
 from benchmarks._h200_releases import Canaryctl
 from benchmarks._h200_table import page
 from canaryctl.runtimes.machine import inspect_machine
 
 ROOT = Path(__file__).resolve().parents[1]
 GIB = 2**30
-STEPS = ("first", "graphs", "nine", "oom", "measured", "nine-2", "nine-3")
 EXPECTED_S = {"first": 150, "graphs": 330, "oom": 140, "measured": 230}
 NINE_S = 150
 CAPTURING = "Capturing CUDA graphs"
 CAPTURED = "Graph capturing finished"
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    out: Path
-    work: Path
-    cpu: Path | None
-    steps: tuple[str, ...]
-    levels: tuple[int, ...]
-    repeats: int
-    cell_s: float
-    prompt_tokens: int
-    output_tokens: int
-    fraction: float
-    warm: tuple[int, ...]
-    oom_room_gib: float
-    oom_tries: int
-    limit_s: float
 
 
 class Bench:
@@ -94,11 +75,10 @@ class Bench:
         self._clean()
         self._must(self.cli.run("db", "upgrade"))
         before = self._gpu()
-        found = self.cli.release(self._write(artifacts.first(self.engine)), "first")
+        found = self._release(artifacts.first, "first")
         return {"release": found, "gpu": [before, self._gpu()]} | expected(found, 0)
 
     def graphs(self) -> dict[str, Any]:
-        path = self._write(artifacts.graphs(self.engine))
         before = self._gpu()
         measured: dict[str, Any] = {}
 
@@ -109,13 +89,12 @@ class Bench:
             self._must(self.cli.run("resume", release, "--reason", "measured"))
 
         with ExitStack() as users:
-            found = self.cli.release(path, "graphs", when_paused=held)
+            found = self._release(artifacts.graphs, "graphs", when_paused=held)
         return {"release": found, "measured": measured, "gpu": [before]} | expected(found, 0)
 
     def nine(self, version: str) -> dict[str, Any]:
-        path = self._write(artifacts.nine(self.engine, version))
         with self.cli.load(self.files / "many.yaml", f"nine-{version}"):
-            found = self.cli.release(path, f"nine-{version}")
+            found = self._release(lambda e: artifacts.nine(e, version), f"nine-{version}")
         gates = {"graph_fallback", "tpot_p90", "ttft_p90"}
         by_gate = str(found["reason"]).partition(":")[0] in gates
         return {"release": found} | expected(found, 3, by_gate)
@@ -128,10 +107,12 @@ class Bench:
         for attempt in range(1, self.options.oom_tries + 1):
             free = self._gpu()["free_bytes"]
             size = int(free - room * GIB)
-            document = artifacts.oom_capture(self.engine, kv_cache_bytes=size, version=str(attempt))
-            title = f"oom-{attempt}"
-            with self.cli.load(self.load, title):
-                found = self.cli.release(self._write(document), title)
+            with self.cli.load(self.load, f"oom-{attempt}"):
+                found = self._release(
+                    functools.partial(artifacts.oom_capture, kv_cache_bytes=size, attempt=attempt),
+                    f"oom-{attempt}",
+                    when_paused=self._abort,  # it captured after all
+                )
             log = "".join(self._log(i["id"]) for i in found["instances"])
             in_capture = CAPTURING in log and CAPTURED not in log and "out of memory" in log.lower()
             tries.append(
@@ -145,17 +126,41 @@ class Bench:
         return {"tries": tries} | expected(last["release"], 3, last["in_capture"])
 
     def measured(self) -> dict[str, Any]:
-        path = self._write(artifacts.nine_measured(self.engine))
         measured: dict[str, Any] = {}
 
         def held(release: str) -> None:
             measured.update(self._measure())
-            self._must(self.cli.run("abort", release, "--reason", "measured"))
+            self._abort(release)
 
-        found = self.cli.release(path, "measured", when_paused=held)
+        found = self._release(artifacts.nine_measured, "measured", when_paused=held)
         return {"release": found, "measured": measured} | expected(found, 3, bool(measured))
 
     # What the steps are made of
+
+    def _release(
+        self,
+        make: Callable[[artifacts.Engine], artifacts.Document],
+        title: str,
+        *,
+        when_paused: Callable[[str], None] | None = None,
+    ) -> dict[str, Any]:
+        """Release what ``make`` makes of the engine. Where the warm-up cannot be run as planned,
+        once more with the least of it, and so all that follow; the first try is recorded too."""
+        found = self.cli.release(
+            artifacts.write(self.files, make(self.engine)), title, when_paused=when_paused
+        )
+        if not str(found["reason"]).startswith("warmup:"):
+            return found
+        self.results["warm_up_failed"].append(found)
+        self.engine = self.engine.warmed_least()
+        return self.cli.release(
+            artifacts.write(self.files, make(self.engine)),
+            f"{title}-again",
+            when_paused=when_paused,
+        )
+
+    def _abort(self, release: str) -> None:
+        self._must(self.cli.run("abort", release, "--reason", "measured"))
 
     def _measure(self) -> dict[str, Any]:
         """Each engine at each level, in turns; the order turns around with every repeat."""
@@ -244,7 +249,10 @@ class Bench:
         if "first" not in self.options.steps and kept.exists():
             found: dict[str, Any] = json.loads(kept.read_text())
             return found
-        return {"machine": self._machine(), "settings": self._settings(), "steps": {}, "cells": {}}
+        return {"machine": self._machine(), "settings": self._settings(), "steps": {}} | {
+            "cells": {},
+            "warm_up_failed": [],
+        }
 
     def _machine(self) -> dict[str, Any]:
         runtime = self.engine.runtime
@@ -274,9 +282,6 @@ class Bench:
         if not gpus:
             return {"free_bytes": None, "memory_bytes": None}
         return {"free_bytes": gpus[0].free_bytes, "memory_bytes": gpus[0].memory_bytes}
-
-    def _write(self, document: dict[str, Any]) -> Path:
-        return artifacts.write(self.files, document)
 
     def _log(self, instance: str) -> str:
         path = self.state / "instances" / instance / "engine.log"
@@ -320,63 +325,12 @@ def expected(release: dict[str, Any], code: int, also: bool = True) -> dict[str,
     return {"as_expected": release["exit_code"] == code and decided and also}
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(","))
-
-
 def say(text: str) -> None:
     print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
 
 
-def parse(argv: list[str] | None = None) -> tuple[Options, bool]:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "out")))
-    parser.add_argument("--work", type=Path, default=Path(".h200"), help="state, kept between runs")
-    parser.add_argument("--cpu", type=Path, help="rehearse with the CPU vLLM of this environment")
-    parser.add_argument("--steps", default=",".join(STEPS), help="which, in this order")
-    parser.add_argument("--levels", help="open requests; default 1,8,18,40,64 (CPU: 1,4,8)")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--cell", type=float, default=3.0, help="seconds of one measurement")
-    parser.add_argument("--prompt-tokens", type=int, default=64)
-    parser.add_argument("--output-tokens", type=int, default=128)
-    parser.add_argument("--fraction", type=float, default=0.2, help="of GPU memory, each engine")
-    parser.add_argument("--warm", default="1,4,8,16,32", help="decode buckets to warm, on a GPU")
-    parser.add_argument(
-        "--oom-room",
-        type=float,
-        default=3.3,
-        help="GiB that the KV cache of the engine that is to fail leaves free: weights, context "
-        "and too little for its graphs",
-    )
-    parser.add_argument("--oom-tries", type=int, default=2)
-    parser.add_argument("--limit", type=float, default=1500, help="seconds; later steps are left")
-    parser.add_argument("--keep", action="store_true", help="leave the stable engine running")
-    given = parser.parse_args(argv)
-    steps = tuple(given.steps.split(","))
-    if unknown := sorted(set(steps) - set(STEPS)):
-        parser.error(f"--steps: no step is named {', '.join(unknown)}; known: {', '.join(STEPS)}")
-    levels = given.levels or ("1,8,18,40,64" if given.cpu is None else "1,4,8")
-    options = Options(
-        out=given.out.absolute(),
-        work=given.work.absolute(),
-        cpu=given.cpu,
-        steps=steps,
-        levels=_numbers(levels),
-        repeats=given.repeats,
-        cell_s=given.cell,
-        prompt_tokens=given.prompt_tokens,
-        output_tokens=given.output_tokens,
-        fraction=given.fraction,
-        warm=_numbers(given.warm),
-        oom_room_gib=given.oom_room,
-        oom_tries=given.oom_tries,
-        limit_s=given.limit,
-    )
-    return options, given.keep
-
-
 def main() -> int:
-    options, keep = parse()
+    options, keep = parse(sys.argv[1:], (__doc__ or "").partition("\n")[0])
     bench = Bench(options)
     try:
         return bench.run()

@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks import _h200_artifacts as artifacts
 from benchmarks._h200_client import over_repeats, quantiles, run_cell, spread
+from benchmarks._h200_options import STEPS, parse
 from benchmarks._h200_table import page
-from benchmarks.h200 import STEPS, parse
 from canaryctl.controller.artifact.loader import load_artifact
 from canaryctl.controller.cli.checks import document_checks
 from canaryctl.runtimes.load.profile import parse_profile
@@ -104,7 +104,7 @@ def test_every_artifact_and_load_is_valid(tmp_path: Path, gpu: bool) -> None:
     if gpu:
         documents += [
             artifacts.nine(engine, "1"),
-            artifacts.oom_capture(engine, kv_cache_bytes=100 * 2**30, version="1"),
+            artifacts.oom_capture(engine, kv_cache_bytes=100 * 2**30, attempt=1),
         ]
     for document in documents:
         load_artifact(artifacts.write(tmp_path, document), document_checks())
@@ -112,11 +112,18 @@ def test_every_artifact_and_load_is_valid(tmp_path: Path, gpu: bool) -> None:
         parse_profile((tmp_path / profile).read_text())
 
 
+def test_another_warm_up_is_another_version(tmp_path: Path) -> None:
+    engine = artifacts.cpu_engine(tmp_path, tmp_path).warmed_least()
+    document = artifacts.first(engine)
+    assert document["version"] == "1.least"
+    assert document["runtime"]["warmup_plan"]["decode_buckets"] == [1]
+
+
 def test_the_shared_runtime_is_not_changed_by_its_variants(tmp_path: Path) -> None:
     engine = artifacts.gpu_engine(
         ["python3"], "", tmp_path, tmp_path, fraction=0.2, warm=[1, 8, 32]
     )
-    artifacts.oom_capture(engine, kv_cache_bytes=1, version="1")
+    artifacts.oom_capture(engine, kv_cache_bytes=1, attempt=1)
     assert "kv-cache-memory-bytes" not in engine.runtime["engine"]["args"]
     assert engine.runtime["graph"] == {"mode": "NONE"}
 
@@ -146,8 +153,8 @@ def test_the_page_tells_what_was_not_run(tmp_path: Path) -> None:
 
 
 def test_steps_are_known(capsys: pytest.CaptureFixture[str]) -> None:
-    assert parse(["--steps", "first,oom"])[0].steps == ("first", "oom")
-    assert parse([])[0].steps == STEPS
+    assert parse(["--steps", "first,oom"], "")[0].steps == ("first", "oom")
+    assert parse([], "")[0].steps == STEPS
     with pytest.raises(SystemExit):
-        parse(["--steps", "frist"])
+        parse(["--steps", "frist"], "")
     assert "frist" in capsys.readouterr().err

@@ -7,6 +7,7 @@ death must reach the router within two seconds), an idle one once.
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from apscheduler.executors.pool import ThreadPoolExecutor
@@ -15,12 +16,15 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from canaryctl.common.errors import CanaryctlError
 from canaryctl.controller.compose import App
 from canaryctl.controller.loop import TICK_S, LeasedService
+from canaryctl.controller.metrics import ControllerMetrics
 
 log = logging.getLogger(__name__)
 
 DISCOVER_S = 1.0
 IDLE_TICK_S = 1.0
 MAX_SERVICES_AT_ONCE = 8
+UNWELL_AFTER_S = 10.0
+"""Looking for services fails when the database does; after this long the daemon says so."""
 
 
 class Daemon:
@@ -29,6 +33,10 @@ class Daemon:
     def __init__(self, app: App) -> None:
         self._app = app
         self._services: dict[str, LeasedService] = {}
+        self._pace: dict[str, float] = {}  # seconds between ticks
+        self._began: dict[str, float] = {}  # the last tick, on the monotonic clock
+        self._discovered = time.monotonic()
+        self.metrics = ControllerMetrics(app.store)
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(MAX_SERVICES_AT_ONCE)},
             job_defaults={"max_instances": 1, "coalesce": True, "misfire_grace_time": None},
@@ -50,12 +58,22 @@ class Daemon:
             for leased in self._services.values():
                 leased.close()
 
+    def fault(self) -> str | None:
+        """Why it is not well: it cannot look for services any more. None: it is."""
+        age_s = time.monotonic() - self._discovered
+        if age_s < UNWELL_AFTER_S:
+            return None
+        return f"no look at the services for {age_s:.0f} s: is the database reachable?"
+
     def _discover(self) -> None:
         """New services get a job; the pace follows whether a release is active."""
         active = {release.service for release in self._app.store.active_releases()}
         for service in self._app.store.services():
             name = service.name
             seconds = TICK_S if name in active else IDLE_TICK_S
+            if self._pace.get(name) != seconds:
+                self._pace[name] = seconds
+                self._began.pop(name, None)
             job = self._scheduler.get_job(name)
             if name not in self._services:
                 self._services[name] = self._app.controller(name)
@@ -65,12 +83,21 @@ class Daemon:
                 )
             elif job.trigger.interval.total_seconds() != seconds:
                 job.reschedule("interval", seconds=seconds)
+        self._discovered = time.monotonic()
 
     def _tick(self, name: str) -> None:
         """One service's trouble stops neither the schedule nor any other service."""
+        began = time.monotonic()
+        due = self._began.get(name, began - self._pace[name]) + self._pace[name]
+        self._began[name] = began
         try:
-            self._services[name].tick()
+            tick = self._services[name].tick()
+            self.metrics.ticked(
+                name, tick, duration_s=time.monotonic() - began, late_s=max(0.0, began - due)
+            )
         except CanaryctlError:
+            self.metrics.failed(name)
             log.exception("tick of %s failed; the next one tries again", name)
         except Exception:
+            self.metrics.failed(name)
             log.exception("tick of %s failed unexpectedly; the next one tries again", name)

@@ -7,7 +7,8 @@ import click
 def serve() -> None:
     """Act on every service: releases, gates on a schedule, restarts. Ends on SIGTERM or Ctrl-C.
 
-    Engines and routers live on without it; it finds them again.
+    Engines and routers live on without it; it finds them again. It tells of itself at /metrics
+    and /healthz on CANARYCTL_SERVE_PORT.
     """
     import logging
     import signal
@@ -15,6 +16,8 @@ def serve() -> None:
 
     from canaryctl.controller.cli.release import opened
     from canaryctl.controller.daemon import Daemon
+    from canaryctl.controller.endpoint import Endpoint
+    from canaryctl.controller.metrics import CONTENT_TYPE
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -22,9 +25,16 @@ def serve() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     with opened() as app:
-        Daemon(app).run(
-            stop,
-            on_ready=lambda: click.echo(
-                f"canaryctl serves; state in {app.settings.state_dir}", err=True
-            ),
-        )
+        daemon, settings = Daemon(app), app.settings
+        with Endpoint(
+            settings.host,
+            settings.serve_port,
+            metrics=lambda: (daemon.metrics.page(), CONTENT_TYPE),
+            fault=daemon.fault,
+        ):
+            daemon.run(
+                stop,
+                on_ready=lambda: click.echo(
+                    f"canaryctl serves; state in {settings.state_dir}", err=True
+                ),
+            )

@@ -62,7 +62,7 @@ class Bench:
         try:
             release, instance = self.canary(running)
             seconds = self.time(how, release, instance)
-            done = running.wait(60)
+            done = running.wait(120)
         finally:
             running.kill()
         assert done.code == 3, done.err
@@ -77,8 +77,8 @@ class Bench:
             assert running.process.poll() is None, running.wait()
             return self.store.active_release(SERVICE)
 
-        release: Release = eventually("a release", begun)
-        RouterAdmin.of(self.cli.state, SERVICE).when(release.id, 50, timeout_s=60)
+        release: Release = eventually("a release", begun, timeout_s=120)
+        RouterAdmin.of(self.cli.state, SERVICE).when(release.id, 50, timeout_s=120)
         [instance] = [i for i in self.store.instances(pool=release.id) if i.handle is not None]
         assert instance.state is InstanceState.READY
         time.sleep(1.0)  # requests are under way

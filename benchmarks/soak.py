@@ -54,6 +54,7 @@ class Load:
     answered: int
     cut_off: int
     before_response: int
+    reasons: str
 
 
 @dataclass
@@ -154,6 +155,7 @@ class Side:
             report["ok"],
             sum(failures.get("cut_off", {}).values()),
             sum(failures.get("before_response", {}).values()),
+            str(failures),
         )
 
 
@@ -208,7 +210,7 @@ def soak(folder: Path, releases: int, services: int, seed: int) -> Soak:
     found.wrong += [f"{e.service} {e.kind}: {e.wrong}" for e in found.ended if e.wrong]
     found.wrong += [f"remove: {done.err}" for done in removed if done.code]
     found.wrong += [
-        f"a user of {x.service} got no answer" for x in found.loads if x.before_response
+        f"{x.service}: users got no answer: {x.reasons}" for x in found.loads if x.before_response
     ]
     found.wrong += [f"cut off: {x.service} {x.cut_off}" for x in found.loads if too_many(x, sides)]
     found.wrong += [f"left over: {line}" for line in cli.left_over()]

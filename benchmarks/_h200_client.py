@@ -73,6 +73,8 @@ class Cell:
             "failed": len(failures),
             "failures": sorted(set(failures))[:3],
             "seconds": self.seconds,
+            "events_per_token": sum(a.events for a in good)
+            / max(1, len(good) * self.output_tokens),
             "tokens_per_s": len(good) * self.output_tokens / self.seconds,
             "ttft_s": quantiles(ttft),
             "tpot_s": quantiles(tpot),

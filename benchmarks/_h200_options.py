@@ -43,7 +43,7 @@ def parse(argv: list[str], description: str) -> tuple[Options, bool]:
     parser.add_argument(
         "--oom-room",
         type=float,
-        default=3.3,
+        default=3.0,
         help="GiB that the KV cache of the engine that is to fail leaves free: weights, context "
         "and too little for its graphs",
     )

@@ -15,13 +15,13 @@ GPUS = "32"
 """``CANARYCTL_SIMULATED_GPUS`` for several services side by side."""
 
 LOAD = {
-    "rate": 16,
+    "rate": 12,
     "prompt_tokens": {"min": 8, "max": 24},
     "output_tokens": {"min": 16, "max": 24},
     "for": "1h",
     "timeout": "20s",
 }
-"""The traffic of one service. Four requests a second reach the canary at its first step."""
+"""The traffic of one service. Three requests a second reach the canary at its first step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,16 @@ class Kind:
 
 
 def _running(fault: str, after_s: float, **more: Any) -> dict[str, Any]:
+    """``after_s``: from when the server listens; on a busy machine warm-up takes seconds more."""
     return {"fault": fault, "fault_at": "running", "fault_after_s": after_s, **more}
 
 
 KINDS: Mapping[str, Kind] = {
     "good": Kind(),
-    "exits": Kind(("engine_exit",), _running("exit", 4), kills=True),
-    "oom": Kind(("oom", "engine_exit"), _running("oom_load", 4), kills=True),
+    "exits": Kind(("engine_exit",), _running("exit", 8), kills=True),
+    "oom": Kind(("oom", "engine_exit"), _running("oom_load", 8), kills=True),
     "oom-capture": Kind(("oom", "engine_exit"), {"fault": "oom_capture"}),
-    "hangs": Kind(("progress",), _running("hang", 4), kills=True),
+    "hangs": Kind(("progress",), _running("hang", 8), kills=True),
     "fallback": Kind(("graph_fallback",), {"fault": "eager_fallback"}),
     "small-kv": Kind(("max_concurrency",), {"fault": "small_kv", "fault_factor": 100}),
     "grid": Kind(("readiness",), {"fault": "grid_reduced"}),
@@ -85,7 +86,7 @@ def artifact(
             "graph": {"mode": "FULL_AND_PIECEWISE", "capture_sizes": [1, 2, 4, 8]},
             "limits": {"max_num_seqs": 64, "max_num_batched_tokens": 1024, "max_model_len": 1024},
             "warmup_plan": {
-                "decode_buckets": [1, 4],
+                "decode_buckets": [1, 2],
                 "mixed_token_buckets": [64],
                 "repeat_per_bucket": 1,
             },

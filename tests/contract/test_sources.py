@@ -117,7 +117,14 @@ def unused_port() -> int:
 
 
 def read(arranged: Arrangement) -> Scrape:
-    return arranged.source.read(arranged.target, REFS, time.time())
+    """A scrape that went well; on a busy machine one may not."""
+    until = time.monotonic() + 20
+    while True:
+        found = arranged.source.read(arranged.target, REFS, time.time())
+        if not isinstance(found.values[Signal.REQUESTS], Missing):
+            return found
+        assert time.monotonic() < until, found
+        time.sleep(0.1)
 
 
 def reason(value: Value) -> str:
@@ -170,7 +177,7 @@ def test_the_lines_that_values_came_from_are_kept(arranged: Arrangement) -> None
 def test_its_time_is_never_after_the_question(arranged: Arrangement) -> None:
     asked = time.time()
     scrape = arranged.source.read(arranged.target, REFS, asked)
-    assert asked - 5 < scrape.at <= asked
+    assert asked - 30 < scrape.at <= asked
 
 
 def test_time_goes_on_with_the_samples(arranged: Arrangement) -> None:

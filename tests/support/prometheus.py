@@ -21,7 +21,7 @@ INSTALL = (
     "the prometheus binary is not there; install it with "
     "`apt-get install -y --no-install-recommends prometheus` (Debian, Ubuntu)"
 )
-SCRAPE_S = 0.25
+SCRAPE_S = 0.5
 TEXT = "text/plain; version=0.0.4"
 
 

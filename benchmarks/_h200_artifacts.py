@@ -48,6 +48,8 @@ def gpu_engine(
     a GPU, each with ``fraction`` of its memory. ``warm``: decode buckets, all among ``NINE``."""
     env = {
         "HF_HUB_OFFLINE": "1",
+        # The sampler of the V1 model runner asks for FlashInfer, which this environment lacks.
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CACHE_ROOT": str(cache),  # later starts find what the first one compiled
     }
@@ -119,8 +121,8 @@ _FIRST_GATES: list[Document] = [
     *_HARD,
 ]
 _CPU_GATES: list[Document] = [
-    # Wide: engines on the same few CPUs disturb each other.
-    {"name": "tpot_p90", "max_regression": "200%", "margin": "300%"},
+    # Engines on the same few CPUs disturb each other: to compare them here says nothing.
+    {"name": "tpot_p90", "max_seconds": "2s"},
     {"name": "error_rate", "max_ratio": "5%"},
     *_HARD,
 ]
@@ -147,7 +149,7 @@ def graphs(engine: Engine) -> Document:
     runtime without graphs."""
     if not engine.gpu:
         runtime = engine.variant(args={"enable-prefix-caching": False})
-        return _document("graphs", engine, runtime, [_HELD, _USERS], _CPU_GATES, detectable="900%")
+        return _document("graphs", engine, runtime, [_HELD, _USERS], _CPU_GATES)
     runtime = engine.variant(graph={"mode": "FULL_AND_PIECEWISE"})
     # Should a gate not decide on this machine, what follows still has graphs to compare with.
     return _document(
@@ -197,7 +199,6 @@ def _document(
     gates: list[Document],
     *,
     version: str = "1",
-    detectable: str = "200%",
     deadline: str = "5m",
     on_inconclusive: str = "rollback",
 ) -> Document:
@@ -214,7 +215,7 @@ def _document(
             "drain": "10s",
             "progress_deadline": deadline,
             "rollback_window": "3s",
-            "detectable": detectable,
+            "detectable": "200%",
             "on_inconclusive": on_inconclusive,
         },
         "gates": gates,

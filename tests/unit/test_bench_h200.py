@@ -61,7 +61,7 @@ def test_events_are_counted_once_wherever_reads_cut_them() -> None:
                 url, "chat", concurrency=1, seconds=0, prompt_tokens=4, output_tokens=3
             ).answers
         assert [(a.events, a.failure) for a in answers] == [(3, None)], cut
-        assert len(answers[0].gaps_s) == 2
+        assert len(answers[0].gaps_s) == 2, cut
 
 
 def test_a_stream_that_ends_early_and_a_refusal_are_failures_and_no_latencies() -> None:
@@ -78,9 +78,10 @@ def test_a_stream_that_ends_early_and_a_refusal_are_failures_and_no_latencies() 
 def test_tpot_is_decode_time_by_tokens() -> None:
     with server([EVENT.encode()] * 5 + [b"data: [DONE]\n\n"], pause_s=0.02) as url:
         found = cell(url, 5)
-    tpot = found["tpot_s"]
+    tpot, seconds = found["tpot_s"], found["seconds"]
     assert isinstance(tpot, dict)
-    assert 0.02 <= tpot["p50"] < 0.05
+    assert isinstance(seconds, float)
+    assert 0.02 <= tpot["p50"] < seconds / 4  # four gaps of 20 ms, however slow this machine is
 
 
 def test_quantiles_are_nearest_rank_and_spread_leaves_out_what_is_missing() -> None:

@@ -30,6 +30,7 @@ from canaryctl.runtimes.machine import (
     simulated_machine,
 )
 from canaryctl.runtimes.placements.registry import placement
+from canaryctl.runtimes.ports import free_ports
 from canaryctl.runtimes.preflight import preflight
 from canaryctl.runtimes.routers.base import Router
 from canaryctl.runtimes.routers.envoy import EnvoyRouter
@@ -106,7 +107,9 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
         executor.shutdown(wait=False, cancel_futures=True)
         store.close()
 
-    submitter = Submitter(store, engine, place.free_port)
+    ports = settings.router_ports
+    router_port = place.free_port if ports is None else free_ports(ports, settings.host)
+    submitter = Submitter(store, engine, router_port)
     return App(settings, clock, store, submitter, route, leased, close)
 
 

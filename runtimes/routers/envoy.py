@@ -18,6 +18,7 @@ import httpx
 from canaryctl.common.errors import PermanentError, TemporaryError
 from canaryctl.runtimes.fencing import Fence, Stage
 from canaryctl.runtimes.httpclient import client
+from canaryctl.runtimes.ports import is_free
 from canaryctl.runtimes.processes import LocalProcess, Processes, clean_environment
 from canaryctl.runtimes.routers import envoy_config as config
 from canaryctl.runtimes.routers import envoy_readback as readback
@@ -193,7 +194,7 @@ class EnvoyRouter:
         return self._processes.find(self._markers(service))
 
     def _start(self, service: str, port: int, files: config.Files, stage: Stage) -> LocalProcess:
-        if not _is_free(self._host, port):
+        if not is_free(self._host, port):
             raise TemporaryError(
                 f"port {port}, on which the router of {service} is to listen, is taken by another "
                 "process; end that one, or give the service another port"
@@ -283,21 +284,11 @@ def _admin_port(files: config.Files) -> int:
     """The same as last time, so that what scrapes it finds it again; another where it is taken."""
     if files.bootstrap.exists():
         _, known = readback.ports(_read_json(files.bootstrap))
-        if _is_free(_ADMIN_HOST, known):
+        if is_free(_ADMIN_HOST, known):
             return known
     with socket.socket() as probe:
         probe.bind((_ADMIN_HOST, 0))
         return int(probe.getsockname()[1])
-
-
-def _is_free(host: str, port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-        return True
 
 
 def _read_json(path: Path) -> Any:

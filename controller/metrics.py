@@ -36,7 +36,8 @@ class ControllerMetrics:
     """A registry of its own. Any thread may use it."""
 
     def __init__(self, store: Store) -> None:
-        disable_created_metrics()  # a series beside every one, which nobody reads
+        # A series beside every other, which nobody reads.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         service = ("service",)
         build = Gauge(

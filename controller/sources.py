@@ -1,5 +1,6 @@
 """Where a release's gates read their samples: the artifact says, else the settings."""
 
+import logging
 from collections.abc import Mapping
 from functools import partial
 from threading import Lock
@@ -64,6 +65,9 @@ class Sources:
             return self._servers[url]
 
     def _build(self, url: str) -> SampleSource:
+        # It tells of every retry, with the whole query. That a server is away is told once, as
+        # what the release holds for.
+        logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
         build = partial(registry.build, "prometheus", timeout_s=PROMETHEUS_TIMEOUT_S, url=url)
         settings = self._settings
         if settings is None:

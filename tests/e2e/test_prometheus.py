@@ -140,5 +140,6 @@ def test_an_engine_that_dies_while_prometheus_is_down_is_rolled_back(
     done = running.wait()
     assert done.code == 3, done.err
     assert done.document["reason"].startswith("engine_exit")
+    assert "Retrying" not in done.err
     assert cli.service()["stable"] == "chat-good@3"
     prometheus.start()

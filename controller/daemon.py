@@ -55,8 +55,8 @@ class Daemon:
             stop.wait()
         finally:
             self._scheduler.shutdown(wait=True)
-            for leased in self._services.values():
-                leased.close()
+            for name, leased in self._services.items():
+                self._let_go(name, leased)
 
     def fault(self) -> str | None:
         """Why it is not well: it cannot look for services any more. None: it is."""
@@ -64,6 +64,13 @@ class Daemon:
         if age_s < UNWELL_AFTER_S:
             return None
         return f"no look at the services for {age_s:.0f} s: is the database reachable?"
+
+    def _let_go(self, name: str, leased: LeasedService) -> None:
+        """A lease that cannot be given back expires by itself."""
+        try:
+            leased.close()
+        except Exception:
+            log.exception("the lease of %s could not be given back", name)
 
     def _discover(self) -> None:
         """New services get a job; the pace follows whether a release is active."""

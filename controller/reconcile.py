@@ -271,10 +271,9 @@ class Reconciler:
         fence: Lease,
     ) -> None:
         """Record one more instance of the pool, if it needs one. One a tick is enough."""
-        everyone = self._store.instances(pool=target.pool)
-        launched = view.pool(target.pool).launched
-        if launched >= target.replicas:
+        if view.pool(target.pool).launched >= target.replicas:
             return
+        everyone = self._store.instances(pool=target.pool)
         dead = [i for i in everyone if i.state is InstanceState.DEAD]
         if dead and not target.restart:
             return

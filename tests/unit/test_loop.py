@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from canaryctl.common.errors import TemporaryError
-from canaryctl.controller.loop import SETTLE_LIMIT_S, LeasedService, wait_for
+from canaryctl.controller.loop import LEASE_TTL_S, SETTLE_LIMIT_S, LeasedService, wait_for
 from canaryctl.controller.model import (
     Artifact,
     Instance,
@@ -19,9 +19,10 @@ from canaryctl.controller.model import (
     Release,
     ReleaseEvent,
 )
-from canaryctl.controller.service import ServiceController
+from canaryctl.controller.service import ServiceController, Tick
 from canaryctl.controller.states import Phase, Trigger
 from canaryctl.controller.store import Store, open_store
+from canaryctl.runtimes.fencing import StaleTokenError
 from tests.support.releases import CANARY, PREVIOUS, T0, document, instance, release
 
 STABLE, CANDIDATE = "sha256:" + "a" * 64, "sha256:" + "b" * 64
@@ -115,6 +116,21 @@ def test_a_drain_without_end_is_told(store: Store) -> None:
     assert clock.monotonic() == pytest.approx(SETTLE_LIMIT_S, abs=1)
 
 
+class Remembering:
+    """A controller that counts what it did."""
+
+    def __init__(self) -> None:
+        self.ticks = 0
+        self.closed = False
+
+    def tick(self, now: datetime, fence: Lease) -> Tick:
+        self.ticks += 1
+        return Tick(None, True)
+
+    def close(self) -> None:
+        self.closed = True
+
+
 def test_what_cannot_be_reached_now_is_tried_again(store: Store) -> None:
     class Unlucky:
         def tick(self, now: datetime, fence: Lease) -> None:
@@ -126,3 +142,43 @@ def test_what_cannot_be_reached_now_is_tried_again(store: Store) -> None:
     assert tick is not None
     assert not tick.settled
     assert "locked" in tick.troubles[0].why
+
+
+def test_whoever_takes_the_lease_again_remembers_nothing(store: Store) -> None:
+    """Another acted meanwhile: what an earlier controller knows is behind the records."""
+    made: list[Remembering] = []
+
+    def make() -> ServiceController:
+        made.append(Remembering())
+        return cast("ServiceController", made[-1])
+
+    clock = TickingClock()
+    leased = LeasedService("chat", make, store, clock, "me")
+    for _ in range(2):
+        assert leased.tick() is not None
+    assert [one.ticks for one in made] == [2]
+    clock.sleep(LEASE_TTL_S + 1)  # as if stopped for so long
+    lease = store.acquire("service:chat", "another", LEASE_TTL_S, clock.now())
+    assert lease is not None
+    assert leased.tick() is None  # refused, and what it had under way is ended
+    assert made[0].closed
+    assert leased.tick() is None
+    clock.sleep(LEASE_TTL_S + 1)
+    assert leased.tick() is not None
+    assert [one.ticks for one in made] == [2, 1]
+    leased.close()
+    assert made[1].closed
+    assert store.holder("service:chat", clock.now()) is None
+
+
+def test_a_stale_effect_means_that_the_lease_is_lost(store: Store) -> None:
+    class Stale(Remembering):
+        def tick(self, now: datetime, fence: Lease) -> Tick:
+            raise StaleTokenError("a higher token was here")
+
+    stale = Stale()
+    leased = LeasedService(
+        "chat", lambda: cast("ServiceController", stale), store, TickingClock(), "me"
+    )
+    assert leased.tick() is None
+    assert stale.closed

@@ -39,14 +39,13 @@ def table(ended: Sequence[Ended]) -> str:
     refused = sum(one.refused for one in ended)
     right = sum(one.wrong is None for one in ended)
     median, longest = (f"{pick(took_s):.1f} s" for pick in (statistics.median, max))
-    lines += [
-        "",
+    told = (
         f"{right} of {len(ended)} releases ended right. Taken over from a frozen daemon "
         f"{len(took_s)} times while the other was there, after {median} in the median and "
         f"{longest} at most; {refused} times the frozen one went on with something and was "
-        "refused.",
-    ]
-    return "\n".join(lines)
+        "refused."
+    )
+    return "\n".join([*lines, "", told])
 
 
 def run(folder: Path, url: str, releases: int, seed: int) -> tuple[str, list[str]]:

@@ -43,10 +43,10 @@ def _running(fault: str, after_s: float, **more: Any) -> dict[str, Any]:
 
 KINDS: Mapping[str, Kind] = {
     "good": Kind(),
-    "exits": Kind(("engine_exit",), _running("exit", 8), kills=True),
-    "oom": Kind(("oom", "engine_exit"), _running("oom_load", 8), kills=True),
+    "exits": Kind(("engine_exit",), _running("exit", 6), kills=True),
+    "oom": Kind(("oom", "engine_exit"), _running("oom_load", 6), kills=True),
     "oom-capture": Kind(("oom", "engine_exit"), {"fault": "oom_capture"}),
-    "hangs": Kind(("progress",), _running("hang", 8), kills=True),
+    "hangs": Kind(("progress",), _running("hang", 6), kills=True),
     "fallback": Kind(("graph_fallback",), {"fault": "eager_fallback"}),
     "small-kv": Kind(("max_concurrency",), {"fault": "small_kv", "fault_factor": 100}),
     "grid": Kind(("readiness",), {"fault": "grid_reduced"}),
@@ -96,7 +96,7 @@ def artifact(
             "interval": "500ms",
             "drain": "3s",
             "progress_deadline": "2m",
-            "rollback_window": "2s",
+            "rollback_window": "4s",
             "detectable": "200%",
             **(rollout or {}),
         },

@@ -247,9 +247,24 @@ def test_at_most_one_check_of_an_instance_is_outstanding(engines: Engines) -> No
     page = httpx.get(f"{url}/metrics", trust_env=False).text
     held = re.findall(r"^vllm:num_requests_(?:running|waiting)\{.*\} (\S+)$", page, re.MULTILINE)
     assert sum(map(float, held)) == 1
-    (given_up,) = probe.poll(targets, NOW + timedelta(seconds=31))
+    late = NOW + timedelta(seconds=31)
+    assert probe.poll(targets, late) == (), "whoever asks may have stood still itself"
+    (given_up,) = probe.poll(targets, late)
     assert given_up.reason == "no token in 30 s"
     assert probe.poll(targets, NOW + timedelta(seconds=32)) == (), "told once"
+
+
+def test_an_answer_that_waited_for_whoever_asked_is_progress(engines: Engines) -> None:
+    """As after the controller was stopped for longer than a token may take."""
+    spec, url = engines.start()
+    targets = {"one": ProbeTarget(url, engines.model(spec))}
+    probe = ProgressProbe(interval_s=1.0, timeout_s=1.0)
+    assert probe.poll(targets, NOW) == ()
+    late = NOW + timedelta(seconds=60)
+    results = list(probe.poll(targets, late))  # the answer is on its way
+    time.sleep(1)
+    results += probe.poll(targets, late)
+    assert [result.ok for result in results] == [True]
 
 
 def test_what_is_not_there_fails_and_who_is_gone_is_forgotten(engines: Engines) -> None:

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint lock wheel-test clean
+.PHONY: demo test lint lock wheel-test h200 clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/quickstart/demo.py
@@ -21,6 +21,10 @@ lint: $(VENV)/.dev-installed
 
 wheel-test: $(VENV)/.dev-installed
 	tools/test-wheel $(PYTHON)
+
+# Real vLLM on a GPU host: see docs/benchmarks/h200.md for the environment it needs.
+h200: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.h200
 
 # Resolve the dependencies anew, for every supported Python at once.
 lock:

@@ -43,9 +43,7 @@ def explain(
         harm = " No harm found within the declared detectable size." if harmless else ""
         need = (
             f" It needs {result.needed} canary samples in all and has {result.samples}."
-            if result.needed is not None
-            and result.outcome is Outcome.INCONCLUSIVE
-            and not harmless
+            if result.needed is not None and result.outcome is Outcome.INCONCLUSIVE and not harmless
             else ""
         )
         lines.append(

@@ -64,7 +64,6 @@ def gpu_engine(
             "args": {
                 "load-format": "dummy",
                 "served-model-name": SERVICE,
-                "disable-uvicorn-access-log": True,
             },
             "env": env,
         },

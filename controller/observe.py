@@ -94,7 +94,9 @@ class Observer:
         tracker = self._tracker(instance)
         version = self._catalog.artifact(instance.digest).runtime.engine.version
         # The log is read after the status: what an engine said before it died is there by now.
-        tracker.facts = self._catalog.engine(instance.digest).read_log(tracker.log.lines(), version)
+        read, lines = tracker.log.offset, tracker.log.lines()
+        if tracker.log.offset != read:
+            tracker.facts = self._catalog.engine(instance.digest).read_log(lines, version)
         faults = [(EngineFault.OOM, line) for line in tracker.facts.out_of_memory[:1]]
         if status.liveness is not Liveness.RUNNING:
             return self._ended(instance, tracker, status, faults)

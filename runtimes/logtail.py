@@ -58,6 +58,11 @@ class LogTail:
         self._room = [PER_KIND] * len(TROUBLE)
         self._last: deque[tuple[int, bytes]] = deque(maxlen=LAST_LINES)
 
+    @property
+    def offset(self) -> int:
+        """Bytes read so far: the same after a call of :meth:`lines` that found nothing new."""
+        return self._offset
+
     def lines(self) -> tuple[str, ...]:
         """Read what was added and return all lines kept so far, oldest first.
 

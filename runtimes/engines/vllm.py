@@ -23,8 +23,6 @@ PROBE = Path(__file__).resolve().parents[1] / "probe"
 PROBE_PLUGIN = "canaryctl_probe"
 
 _MODULE = ("-m", "vllm.entrypoints.openai.api_server")
-# Polled every second: without this the log tells of little else.
-_UNLOGGED_ROUTES = "/health,/metrics"
 
 # Model Runner V2 reports no graph statistics before this release.
 _V2_REPORTS_GRAPHS = (0, 30)
@@ -57,7 +55,8 @@ class VllmEngine:
                 f"--host={host}",
                 f"--port={port}",
                 "--cudagraph-metrics",
-                f"--disable-access-log-for-endpoints={_UNLOGGED_ROUTES}",
+                # A line for each request would bury what the engine itself has to say.
+                "--disable-uvicorn-access-log",
                 *passed_through(spec.engine.args),
             ),
             env=_environment(spec),

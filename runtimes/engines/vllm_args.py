@@ -35,7 +35,7 @@ _OURS: Mapping[str, str] = {
     "port": "where an engine listens is chosen when it is started",
     "cudagraph-metrics": "the probe needs it, so it is always given",
     "disable-log-stats": "it silences the metrics that gates read",
-    "disable-access-log-for-endpoints": "it is always given, for /health and /metrics",
+    "disable-uvicorn-access-log": "it is always given: a line a request would bury the log",
     "config": "options in a file would change the runtime and not its digest",
     "api-server-count": "the metrics of several API servers cannot be told apart by the probe",
     "uds": "engines are reached over TCP",

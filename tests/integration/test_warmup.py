@@ -191,7 +191,7 @@ def test_an_engine_that_never_runs_the_bucket_together_is_found_out(engines: Eng
     spec, url = engines.start()
     limits = LimitsSpec(max_num_seqs=32, max_num_batched_tokens=512, max_model_len=64)
     batches = plan_requests(WarmupPlan(decode_buckets=(32,)), limits)
-    end = WarmupRun(url, engines.model(spec), batches).wait(60)
+    end = WarmupRun(url, engines.model(spec), batches, together_s=5).wait(60)
     assert end.state is WarmupState.FAILED
     assert end.reason is not None
     assert "never ran in the same step" in end.reason

@@ -52,7 +52,7 @@ def test_a_plain_runtime() -> None:
         "--host=127.0.0.1",
         "--port=8123",
         "--cudagraph-metrics",
-        "--disable-access-log-for-endpoints=/health,/metrics",
+        "--disable-uvicorn-access-log",
     )
 
 

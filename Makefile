@@ -9,7 +9,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python examples/quickstart/demo.py
 
 test: $(VENV)/.dev-installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.dev-installed
 	$(BIN)/ruff check .

@@ -9,8 +9,11 @@ import psutil
 import pytest
 import yaml
 
+from canaryctl.controller.settings import Settings
+from canaryctl.controller.store import open_store
 from tests.support.cli import Cli, Running, eventually
 from tests.support.cpu_vllm import CORE, cpu_runtime, cpu_vllm_python, tiny_model
+from tests.support.prometheus import Prometheus
 
 __all__ = ["cpu_vllm_python", "tiny_model"]
 
@@ -43,6 +46,7 @@ class Factory:
         *,
         command: list[str] | None = None,
         args: dict[str, Any] | None = None,
+        prometheus: str | None = None,
     ) -> Path:
         runtime = cpu_runtime(self._python, self._model, args=args).as_document()
         runtime["warmup_plan"] = {
@@ -76,6 +80,8 @@ class Factory:
                 {"name": "progress", "max_seconds": "20s"},
             ],
         }
+        if prometheus is not None:
+            document["rollout"]["metrics"] = {"source": "prometheus", "url": prometheus}
         if name == "stable":
             document["rollout"]["steps"] = [{"weight": 0, "load": "load.yaml", "requests": 80}]
             document["gates"] = [
@@ -161,8 +167,16 @@ def test_a_slower_engine_is_rolled_back_by_a_latency_gate(
     assert done.document["reason"].startswith("tpot_p50"), done.document["reason"]
 
 
-def test_an_equal_engine_is_promoted(cli: Cli, factory: Factory, load: Running) -> None:
-    good = factory.write("good", args={"enable-prefix-caching": False})
+def test_an_equal_engine_is_promoted_judged_through_prometheus(
+    cli: Cli, factory: Factory, load: Running, tmp_path: Path
+) -> None:
+    prometheus = Prometheus(tmp_path, cli.state / "prometheus" / "targets.json")
+    prometheus.start()
+    good = factory.write("good", args={"enable-prefix-caching": False}, prometheus=prometheus.url)
     done = cli.release(good, timeout_s=330)
+    prometheus.stop()
     assert done.code == 0, done.err
     assert cli.service()["stable"] == "good@1"
+    with open_store(Settings.from_environment(cli.env)) as store:
+        sources = {row.source for row in store.evidence(done.document["release"])}
+    assert sources == {"prometheus"}

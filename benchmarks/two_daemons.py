@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -64,19 +65,24 @@ def run(folder: Path, url: str, releases: int, seed: int) -> tuple[str, list[str
         targets = load.end().document["targets"].values()
     finally:
         site.close()
-    lost = [t["failures"]["before_response"] for t in targets if "before_response" in t["failures"]]
     answered = sum(target["ok"] for target in targets)
+    lost: Counter[str] = Counter()
+    for target in targets:
+        lost.update(target["failures"].get("before_response", {}))
+    # An engine that runs out of memory says so to those whose first token it had not made.
+    out_of_memory = lost.pop("http_500", 0) if any(e.kind == "oom" for e in drill.ended) else 0
     wrong = [f"{e.kind}: {e.wrong}" for e in drill.ended if e.wrong is not None]
     wrong += watcher.wrong
-    wrong += [f"requests failed before a response: {failures}" for failures in lost]
+    wrong += [f"requests failed before a response: {why} {count}" for why, count in lost.items()]
     wrong += [
         f"taken over after {e.take_over_s:.1f} s"
         for e in drill.ended
         if e.take_over_s is not None and e.take_over_s > TAKE_OVER_S
     ]
     summary = (
-        f"{watcher.looks} looks at the router, {answered} requests answered, "
-        f"{len(lost)} failed before a response; wrong: {len(wrong)}"
+        f"{watcher.looks} looks at the router. {answered} requests answered, {out_of_memory} "
+        f"refused with 500 by an engine that ran out of memory, {lost.total()} failed otherwise "
+        f"before a response. Wrong: {len(wrong)}"
     )
     return f"{table(drill.ended)}\n\n{summary}", wrong
 

@@ -304,7 +304,8 @@ def _weighted(pools: Sequence[Pool], session_header: str) -> Document:
 # progress of its other requests tells a hang from a long queue.
 _RETRIES: Document = {
     "retry_on": "connect-failure,refused-stream,reset,reset-before-request,retriable-status-codes",
-    "retriable_status_codes": [503],  # what a dying engine refuses with
+    # What an engine whose core has died answers, until its process ends: vLLM's 500, and 503.
+    "retriable_status_codes": [500, 503],
     "num_retries": 2,
     "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.05s"},
     "retry_priority": {

@@ -24,7 +24,7 @@ from tests.support.envoy import (
 )
 
 
-@pytest.mark.parametrize("mode", ["reset", "close", "unavailable"])
+@pytest.mark.parametrize("mode", ["reset", "close", "unavailable", "error"])
 def test_what_the_canary_does_not_answer_is_answered_by_its_fallback(
     mode: str, router: EnvoyRouter, port: int, stable: Upstream, canary: Upstream
 ) -> None:

@@ -77,9 +77,9 @@ def test_clients_cannot_change_timeouts_and_retries(
     router.apply(table(stable, canary, 100))
     headers = {"x-envoy-upstream-rq-timeout-ms": "10", "x-envoy-retry-on": "5xx"}
     assert request(port, b'{"wait_s": 0.2}', headers).status == 200
-    canary.mode("error")
+    canary.mode("gateway")
     answer = request(port, headers=headers)
-    assert (answer.status, answer.artifact) == (500, CANARY)
+    assert (answer.status, answer.artifact) == (502, CANARY)
 
 
 def test_thirty_weight_changes_lose_no_request_and_are_final(

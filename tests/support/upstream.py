@@ -17,6 +17,7 @@ MODES = (
     "close",
     "unavailable",
     "error",
+    "gateway",
     "hang",
     "cut",  # a stream whose connection ends in the middle
     "short",  # a stream that ends in good order, but too early
@@ -96,7 +97,10 @@ class Upstream:
                 self._answer(writer, {"error": "engine dead"}, "503 Service Unavailable")
                 return True
             case "error":
-                self._answer(writer, {"error": "bug"}, "500 Internal Server Error")
+                self._answer(writer, {"error": "engine dead"}, "500 Internal Server Error")
+                return True
+            case "gateway":
+                self._answer(writer, {"error": "bug"}, "502 Bad Gateway")
                 return True
         asked = json.loads(body) if body.startswith(b"{") else {}
         if asked.get("stream"):

@@ -123,5 +123,5 @@ def _rolling_back(release: Release, view: View, eager_digest: str | None) -> Des
     else:
         # A rung that is not whole yet serves better than nobody.
         some = (rung.pool for rung in rungs(release, view) if view.pool(rung.pool).ready)
-        held = {pool: 100 for pool in list(some)[:1]}
+        held = dict.fromkeys(list(some)[:1], 100)
     return Desired(tuple(pools), held)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from canaryctl.controller.decide import MIN_STEP_REQUESTS, Decision, decide
 from canaryctl.controller.desired import desired
@@ -36,7 +37,7 @@ def request(verb: Verb) -> OperatorRequest:
     return OperatorRequest(7, CANARY, verb, "alice", "because", T0)
 
 
-def in_step(**changes: object) -> Release:
+def in_step(**changes: Any) -> Release:
     return release(step_at=T0, **changes)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.failover import INTERVAL_S, Bench, bench
+from benchmarks.failover import FALLBACK, INTERVAL_S, Bench, bench
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -31,6 +31,6 @@ def test_a_dead_canary_has_no_traffic_within_two_seconds(
 
 
 def test_a_failing_sample_ends_traffic_within_an_interval_and_a_second(measured: Bench) -> None:
-    run = measured.measure("eager fallback")
+    run = measured.measure(FALLBACK)
     assert run.gate == "graph_fallback"
     assert 0 <= run.seconds <= INTERVAL_S + 1

@@ -160,10 +160,12 @@ def test_wrong_usage_says_what_is_right(
 def test_ctrl_c_ends_with_130() -> None:
     """A real signal, while the command waits for a line."""
     code = """
-import sys, types, click
+import signal, sys, types, click
 from canaryctl.controller.cli import main
 from canaryctl.controller.cli.app import app
 from canaryctl.controller.cli.lazy import Lazy
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 
 def wait():
     print("ready", flush=True)

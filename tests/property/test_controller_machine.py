@@ -34,7 +34,7 @@ from canaryctl.controller.model import (
 from canaryctl.controller.observe import Observer
 from canaryctl.controller.progress import ProgressWatch
 from canaryctl.controller.reconcile import Reconciler
-from canaryctl.controller.service import ServiceController
+from canaryctl.controller.service import JUDGED, ServiceController
 from canaryctl.controller.states import Phase, Trigger
 from canaryctl.controller.store import Store
 from canaryctl.controller.store.engine import create_store_engine
@@ -128,13 +128,19 @@ class ControllerMachine(RuleBasedStateMachine):
             tick = None
         if before is not None:
             self.check_promotion(before)
+            if tick is not None:
+                self.check_failure(before)
         self.clock.sleep(TICK_S)
         return tick
 
     # What happens
 
-    @initialize(graphs=st.booleans(), replicas=st.integers(1, 2))
-    def first_release(self, graphs: bool, replicas: int) -> None:
+    @initialize(graphs=st.booleans(), replicas=st.integers(1, 2), first=st.booleans())
+    def begin(self, graphs: bool, replicas: int, first: bool) -> None:
+        """A first release, or one beside a stable runtime."""
+        if not first:
+            self.submit(graphs=graphs, replicas=replicas, pause=False)
+            self.all_becomes_quiet()
         self.submit(graphs=graphs, replicas=replicas, pause=False)
 
     @precondition(lambda self: self.active() is None)
@@ -168,6 +174,18 @@ class ControllerMachine(RuleBasedStateMachine):
         for _ in range(ticks):
             self.tick()
 
+    @precondition(lambda self: self.active() is not None)
+    @rule(
+        phase=st.sampled_from((Phase.WARMING, Phase.PROGRESSING, Phase.PROMOTING, Phase.WATCHING))
+    )
+    def goes_on_to(self, phase: Phase) -> None:
+        """So that what happens next happens in late phases as often as in early ones."""
+        for _ in range(40):
+            release = self.active()
+            if release is None or release.phase is phase:
+                return
+            self.tick()
+
     @rule(effects=st.integers(1, 40))
     def killed_before_an_effect(self, effects: int) -> None:
         self.tick(ends_in=effects)
@@ -187,7 +205,7 @@ class ControllerMachine(RuleBasedStateMachine):
         self.engines.cannot_start = 1
 
     @precondition(lambda self: self.active() is not None)
-    @rule(outcome=st.sampled_from((Outcome.FAILED, Outcome.PASSED, Outcome.PASSED, Outcome.ERROR)))
+    @rule(outcome=st.sampled_from((Outcome.FAILED, Outcome.PASSED, Outcome.INCONCLUSIVE)))
     def gate_says(self, outcome: Outcome) -> None:
         release = self.active()
         if release is None or self.gates.soft.get(release.id) is Outcome.FAILED:
@@ -299,6 +317,13 @@ class ControllerMachine(RuleBasedStateMachine):
             assert self.gates.promotable or (
                 move.actor == "ann" and after.id in self.asked_to_promote
             )
+
+    def check_failure(self, before: Release) -> None:
+        """A failed gate returns traffic at the very tick that sees it, whatever else is asked."""
+        failed = self.gates.soft.get(before.id) is Outcome.FAILED
+        if failed and before.phase in JUDGED:
+            phase = self.store.release(before.id).phase
+            assert phase in (Phase.ROLLING_BACK, Phase.ROLLED_BACK, Phase.FAILED), phase
 
     @invariant()
     def logs_replay(self) -> None:

@@ -309,14 +309,12 @@ class ControllerMachine(RuleBasedStateMachine):
 
     def check_promotion(self, before: Release) -> None:
         after = self.store.release(before.id)
-        if after.phase is before.phase:
+        if after.phase is not Phase.PROMOTING or before.phase is Phase.PROMOTING:
             return
         moves = [event for event in self.store.events(after.id) if event.trigger is Trigger.PROMOTE]
-        if moves and before.phase in BEFORE_PROMOTION:
-            [move] = moves
-            assert self.gates.promotable or (
-                move.actor == "ann" and after.id in self.asked_to_promote
-            )
+        [move] = moves
+        asked = move.actor == "ann" and after.id in self.asked_to_promote
+        assert asked or self.gates.promotable
 
     def check_failure(self, before: Release) -> None:
         """A failed gate returns traffic at the very tick that sees it, whatever else is asked."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from canaryctl.common.errors import CanaryctlError
+from canaryctl.common.errors import CanaryctlError, TemporaryError
 from canaryctl.controller.compose import App
 from canaryctl.controller.loop import TICK_S, LeasedService
 from canaryctl.controller.metrics import ControllerMetrics
@@ -48,7 +48,7 @@ class Daemon:
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         self._app.store.require_writer()
         self._discover()
-        self._scheduler.add_job(self._discover, "interval", seconds=DISCOVER_S, id="discover")
+        self._scheduler.add_job(self._look_again, "interval", seconds=DISCOVER_S, id="discover")
         self._scheduler.start()
         on_ready()
         try:
@@ -71,6 +71,13 @@ class Daemon:
             leased.close()
         except Exception:
             log.exception("the lease of %s could not be given back", name)
+
+    def _look_again(self) -> None:
+        """A database that is away now is asked again; :meth:`fault` tells when that lasts."""
+        try:
+            self._discover()
+        except TemporaryError as error:
+            log.warning("no look at the services: %s", error)
 
     def _discover(self) -> None:
         """New services get a job; the pace follows whether a release is active."""

@@ -126,6 +126,15 @@ def load(cli: Cli, factory: Factory) -> Iterator[Running]:
     running.end()
 
 
+def _is_core(process: psutil.Process, release: str) -> bool:
+    try:
+        title = " ".join(process.cmdline() or [process.name()])
+        instance = process.environ().get("CANARYCTL_INSTANCE", "")
+    except psutil.Error:  # it has ended meanwhile
+        return False
+    return CORE in title and instance.startswith(release)
+
+
 def test_an_engine_whose_core_is_killed_is_rolled_back(
     cli: Cli, factory: Factory, load: Running
 ) -> None:
@@ -136,12 +145,7 @@ def test_an_engine_whose_core_is_killed_is_rolled_back(
         document = cli.run("status", release, "--json").document
         if document["phase"] != "progressing" or document["weight"] != 50:
             return None
-        pids = [
-            process.pid
-            for process in psutil.process_iter()
-            if CORE in " ".join(process.cmdline() or [process.name()])
-            and process.environ().get("CANARYCTL_INSTANCE", "").startswith(release)
-        ]
+        pids = [process.pid for process in psutil.process_iter() if _is_core(process, release)]
         return pids[0] if pids else None
 
     core = eventually("a canary under traffic", canary, timeout_s=180)

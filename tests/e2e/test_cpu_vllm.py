@@ -17,7 +17,7 @@ from tests.support.prometheus import Prometheus
 
 __all__ = ["cpu_vllm_python", "tiny_model"]
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 RATE_PER_S = 12
 
@@ -69,7 +69,7 @@ class Factory:
                 "steps": [{"weight": 50, "bake": "10s"}],
                 "interval": "500ms",
                 "drain": "5s",
-                "progress_deadline": "6m",
+                "progress_deadline": "9m",
                 "rollback_window": "3s",
                 "detectable": "300%",
             },
@@ -151,7 +151,7 @@ def test_an_engine_whose_core_is_killed_is_rolled_back(
     core = eventually("a canary under traffic", canary, timeout_s=180)
     time.sleep(2)
     psutil.Process(core).kill()
-    done = running.wait()
+    done = running.wait(600)
     assert done.code == 3, done.err
     assert done.document["reason"].startswith("engine_exit"), done.document["reason"]
     assert done.document["rollback_target"] == "previous"
@@ -167,7 +167,7 @@ def test_a_slower_engine_is_rolled_back_by_a_latency_gate(
         'exec taskset -c 0 "$@"'
     )
     slower = factory.write("slower", command=["sh", "-c", busy, "sh"])
-    done = cli.release(slower, timeout_s=420)
+    done = cli.release(slower, timeout_s=600)
     assert done.code == 3, done.err
     assert done.document["reason"].startswith("tpot_p50"), done.document["reason"]
 
@@ -178,7 +178,7 @@ def test_an_equal_engine_is_promoted_judged_through_prometheus(
     prometheus = Prometheus(tmp_path, cli.state / "prometheus" / "targets.json")
     prometheus.start()
     good = factory.write("good", args={"enable-prefix-caching": False}, prometheus=prometheus.url)
-    done = cli.release(good, timeout_s=420)
+    done = cli.release(good, timeout_s=600)
     prometheus.stop()
     assert done.code == 0, done.err
     assert cli.service()["stable"] == "good@1"

@@ -16,6 +16,7 @@ class Signal(StrEnum):
     TPOT = "tpot"  # histogram, seconds: per request, decode time / (output tokens - 1)
     ITL = "itl"  # histogram, seconds: per token gap
     E2E = "e2e"  # histogram, seconds: arrival to last token
+    PREFILL = "prefill"  # histogram, seconds: a request's prompt in the engine, queueing left out
     REQUESTS = "requests"  # counter: HTTP requests answered on generation routes
     ERRORS = "errors"  # counter: those answered 5xx or finished with an error
     OOM = "oom"  # counter: out-of-memory events seen inside the engine
@@ -26,13 +27,22 @@ class Signal(StrEnum):
     WAITING = "waiting"  # gauge: sequences queued
     CACHE_CONFIG = "cache_config"  # info: num_gpu_blocks, block_size, kv_cache_size_tokens
     GRID = "grid"  # info: mode and resolved capture sizes, from the probe
+    STEP_TIME = "step_time"  # histogram set, seconds: pure-decode steps by mode and bucket
+    SHAPES = "shapes"  # histogram set, a count: sizes of steps by kind (decode_sequences, …)
+    PREFIX_QUERIES = "prefix_queries"  # counter: prompt tokens looked up in the prefix cache
+    PREFIX_HITS = "prefix_hits"  # counter: those found there
+    STARTUP = "startup"  # gauge set, seconds by stage
+    MEMORY = "memory"  # gauge set, bytes by kind (weights, graphs, kv_cache, …)
+    ATTESTATION = "attestation"  # info: the versions, GPU, model and grid that really run
 
 
 class MetricKind(StrEnum):
     COUNTER = "counter"
     COUNTER_SET = "counter_set"  # several series are meant; kept apart by their labels
     GAUGE = "gauge"
+    GAUGE_SET = "gauge_set"  # as a counter set, of gauges
     HISTOGRAM = "histogram"
+    HISTOGRAM_SET = "histogram_set"  # several histograms, kept apart by their labels
     INFO = "info"  # a constant gauge whose labels are the data
 
 

@@ -24,7 +24,7 @@ from canaryctl.gates.fold import fold
 from canaryctl.gates.latency import NAMES as LATENCY_NAMES
 from canaryctl.gates.outcome import GateResult, Outcome, Verdict
 from canaryctl.gates.registry import build, spends_alpha, undecidable
-from canaryctl.gates.samples import ArmWindow, Histogram, Missing, Scrape, Series
+from canaryctl.gates.samples import ArmWindow, Histogram, HistogramSet, Missing, Scrape, Series
 from canaryctl.gates.sources.base import SampleSource, Target
 from canaryctl.gates.spec import GateSpec
 
@@ -371,6 +371,8 @@ def _values(scrape: Scrape) -> dict[str, Any]:
             found[signal.value] = value.total
         elif isinstance(value, Histogram):
             found[signal.value] = {"count": value.count, "sum": value.sum}
+        elif isinstance(value, HistogramSet):
+            found[signal.value] = {"count": sum(h.count for h in value.histograms.values())}
         else:
             found[signal.value] = {"missing": value.reason}
     return found

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from canaryctl.common.metrics import Signal
+from canaryctl.gates.history import AaHistory
 from canaryctl.gates.outcome import GateResult
 from canaryctl.gates.samples import ArmWindow
 from canaryctl.gates.spec import GateSpec
@@ -57,6 +58,7 @@ class GateContext:
     interval_s: float
     canary_share: float  # of all observations at the deciding step, 0-1
     has_baseline: bool = True
+    history: AaHistory | None = None  # of equal engines; None: how observations depend is unknown
 
 
 class Gate(Protocol):

@@ -17,7 +17,17 @@ from canaryctl.gates.samples import (
     Value,
 )
 
-LATER_VALUE = frozenset({Signal.RUNNING, Signal.WAITING, Signal.CACHE_CONFIG, Signal.GRID})
+LATER_VALUE = frozenset(
+    {
+        Signal.RUNNING,
+        Signal.WAITING,
+        Signal.CACHE_CONFIG,
+        Signal.GRID,
+        Signal.STARTUP,
+        Signal.MEMORY,
+        Signal.ATTESTATION,
+    }
+)
 """Gauges and infos: what they say now is what counts. All other signals are differences."""
 
 NO_NEW_SAMPLE = "no new sample since the last look"

@@ -35,6 +35,13 @@ class Series:
         return sum(self.values.values())
 
 
+@dataclass(frozen=True, slots=True)
+class HistogramSet:
+    """Several histograms of one metric, by their labels (``le`` left out)."""
+
+    histograms: Mapping[Labels, Histogram]
+
+
 AMBIGUOUS = "ambiguous"  # how the reason begins where several series answer for one
 
 
@@ -45,7 +52,7 @@ class Missing:
     reason: str
 
 
-Value = Histogram | Series | Missing
+Value = Histogram | HistogramSet | Series | Missing
 
 
 @dataclass(frozen=True, slots=True)

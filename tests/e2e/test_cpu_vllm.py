@@ -74,7 +74,7 @@ class Factory:
                 "detectable": "300%",
             },
             "gates": [
-                {"name": "tpot_p50", "max_regression": "100%"},
+                {"name": "tpot_p90", "max_regression": "100%"},
                 {"name": "error_rate", "max_ratio": "5%"},
                 {"name": "engine_exit", "max": 0},
                 {"name": "progress", "max_seconds": "20s"},
@@ -169,7 +169,7 @@ def test_a_slower_engine_is_rolled_back_by_a_latency_gate(
     slower = factory.write("slower", command=["sh", "-c", busy, "sh"])
     done = cli.release(slower, timeout_s=600)
     assert done.code == 3, done.err
-    assert done.document["reason"].startswith("tpot_p50"), done.document["reason"]
+    assert done.document["reason"].startswith("tpot_p90"), done.document["reason"]
 
 
 def test_an_equal_engine_is_promoted_judged_through_prometheus(

@@ -10,6 +10,7 @@ from canaryctl.gates.samples import (
     ArmWindow,
     Delta,
     Histogram,
+    HistogramSet,
     Labels,
     Missing,
     Scrape,
@@ -151,12 +152,21 @@ def _difference(signal: Signal, before: Value, after: Value) -> Value:
         return Missing(f"no earlier value: {before.reason}")
     if isinstance(after, Histogram) and isinstance(before, Histogram):
         return _histogram_difference(before, after)
+    if isinstance(after, HistogramSet) and isinstance(before, HistogramSet):
+        return _set_difference(before, after)
     if isinstance(after, Series) and isinstance(before, Series):
         return _series_difference(before, after)
-    return Missing("a histogram in one scrape and a counter in the other")
+    return Missing(f"{_KINDS[type(before)]} in one scrape and {_KINDS[type(after)]} in the other")
 
 
-def _histogram_difference(before: Histogram, after: Histogram) -> Value:
+_KINDS: Mapping[type[Value], str] = {
+    Histogram: "a histogram",
+    HistogramSet: "a set of histograms",
+    Series: "a counter",
+}
+
+
+def _histogram_difference(before: Histogram, after: Histogram) -> Histogram | Missing:
     for which, histogram in (("earlier", before), ("later", after)):
         fault = histogram_fault(histogram)
         if fault is not None:
@@ -172,6 +182,21 @@ def _histogram_difference(before: Histogram, after: Histogram) -> Value:
     found = Histogram(buckets, after.sum - before.sum)
     fault = histogram_fault(found)
     return found if fault is None else Missing(f"the difference cannot be used: {fault}")
+
+
+def _set_difference(before: HistogramSet, after: HistogramSet) -> Value:
+    """As of a counter set: a histogram that was not there before counts from zero."""
+    vanished = before.histograms.keys() - after.histograms.keys()
+    if vanished:
+        raise _ResetError(f"reset: the histogram {_name(min(vanished))} vanished")
+    found: dict[Labels, Histogram] = {}
+    for labels, now in after.histograms.items():
+        unborn = Histogram(tuple((edge, 0) for edge, _ in now.buckets), 0.0)
+        difference = _histogram_difference(before.histograms.get(labels, unborn), now)
+        if not isinstance(difference, Histogram):
+            return Missing(f"{_name(labels)}: {difference.reason}")
+        found[labels] = difference
+    return HistogramSet(found)
 
 
 def _series_difference(before: Series, after: Series) -> Value:

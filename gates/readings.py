@@ -6,7 +6,16 @@ from dataclasses import dataclass
 
 from canaryctl.common.metrics import Signal
 from canaryctl.gates.deltas import histogram_fault
-from canaryctl.gates.samples import AMBIGUOUS, ArmWindow, Histogram, Labels, Missing, Series, Value
+from canaryctl.gates.samples import (
+    AMBIGUOUS,
+    ArmWindow,
+    Histogram,
+    HistogramSet,
+    Labels,
+    Missing,
+    Series,
+    Value,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +50,40 @@ def histogram(arm: ArmWindow | None, signal: Signal, who: str) -> Buckets | Miss
             faults.append(f"{instance}: {_why_not(value, 'a histogram')}")
     if _is_ambiguous(faults) or not found:
         return _missing(arm, signal, who, faults)
-    edges = tuple(edge for edge, _ in found[0].buckets)
-    if any(tuple(edge for edge, _ in other.buckets) != edges for other in found[1:]):
-        return Missing(f"{signal.value} of the {who}: its instances have different bucket edges")
-    if len(found) == 1:
-        return Buckets(edges, tuple(count for _, count in found[0].buckets))
-    columns = zip(*((count for _, count in h.buckets) for h in found), strict=True)
-    return Buckets(edges, tuple(sum(column) for column in columns))
+    summed = _sum(found)
+    return summed if summed is not None else _different_edges(signal, who)
+
+
+def histogram_set(
+    arm: ArmWindow | None, signal: Signal, who: str
+) -> dict[Labels, Buckets] | Missing:
+    """The arm's histograms by labels, each over the instances that have it.
+
+    Empty where the instances can say and none of them did: nothing happened in this look.
+    """
+    found: dict[Labels, list[Histogram]] = {}
+    readable = False
+    faults: list[str] = []
+    for instance, value in _values(arm, signal):
+        if not isinstance(value, HistogramSet):
+            faults.append(f"{instance}: {_why_not(value, 'a set of histograms')}")
+            continue
+        unsound = [why for h in value.histograms.values() if (why := histogram_fault(h))]
+        if unsound:
+            faults.append(f"{instance}: a histogram cannot be used: {unsound[0]}")
+            continue
+        readable = True
+        for labels, one in value.histograms.items():
+            found.setdefault(labels, []).append(one)
+    if _is_ambiguous(faults) or not readable:
+        return _missing(arm, signal, who, faults)
+    summed: dict[Labels, Buckets] = {}
+    for labels, histograms in found.items():
+        buckets = _sum(histograms)
+        if buckets is None:
+            return _different_edges(signal, who)
+        summed[labels] = buckets
+    return summed
 
 
 def series(arm: ArmWindow | None, signal: Signal, who: str) -> dict[Labels, float] | Missing:
@@ -96,6 +132,19 @@ def align(canary: Buckets, baseline: Buckets) -> tuple[Buckets, Buckets]:
 def _at(buckets: Buckets, keep: Callable[[float], bool]) -> Buckets:
     pairs = [p for p in zip(buckets.edges, buckets.cumulative, strict=True) if keep(p[0])]
     return Buckets(tuple(edge for edge, _ in pairs), tuple(count for _, count in pairs))
+
+
+def _sum(found: list[Histogram]) -> Buckets | None:
+    """Of one or more histograms; None where their edges differ."""
+    edges = tuple(edge for edge, _ in found[0].buckets)
+    if any(tuple(edge for edge, _ in other.buckets) != edges for other in found[1:]):
+        return None
+    columns = zip(*((count for _, count in h.buckets) for h in found), strict=True)
+    return Buckets(edges, tuple(sum(column) for column in columns))
+
+
+def _different_edges(signal: Signal, who: str) -> Missing:
+    return Missing(f"{signal.value} of the {who}: its instances have different bucket edges")
 
 
 def _values(arm: ArmWindow | None, signal: Signal) -> Iterator[tuple[str, Value]]:

@@ -14,9 +14,21 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from canaryctl.common.metrics import MetricKind, MetricRef, Signal
 from canaryctl.gates.deltas import histogram_fault
-from canaryctl.gates.samples import AMBIGUOUS, Histogram, Labels, Missing, Series, Value
+from canaryctl.gates.samples import (
+    AMBIGUOUS,
+    Histogram,
+    HistogramSet,
+    Labels,
+    Missing,
+    Series,
+    Value,
+)
 
 BORN = "process_start_time_seconds"
+
+_HISTOGRAMS = frozenset({MetricKind.HISTOGRAM, MetricKind.HISTOGRAM_SET})
+_COUNTERS = frozenset({MetricKind.COUNTER, MetricKind.COUNTER_SET})
+_SETS = frozenset({MetricKind.COUNTER_SET, MetricKind.GAUGE_SET})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +74,9 @@ def names(refs: Mapping[Signal, MetricRef]) -> frozenset[str]:
 
 
 def _sample_names(ref: MetricRef) -> tuple[str, ...]:
-    if ref.kind is MetricKind.HISTOGRAM:
+    if ref.kind in _HISTOGRAMS:
         return (f"{ref.name}_bucket", f"{ref.name}_sum")
-    if ref.kind in (MetricKind.COUNTER, MetricKind.COUNTER_SET) and not ref.name.endswith("_total"):
+    if ref.kind in _COUNTERS and not ref.name.endswith("_total"):
         return (ref.name, f"{ref.name}_total")
     return (ref.name,)
 
@@ -125,7 +137,7 @@ def _matching(ref: MetricRef, samples: Iterable[Sample]) -> list[Sample]:
 
 def _grouped(ref: MetricRef, samples: Iterable[Sample]) -> dict[Labels, list[Sample]]:
     """By the labels that tell series apart, ``le`` and the summed ones left out."""
-    ignored = {*ref.sum_over, "le"} if ref.kind is MetricKind.HISTOGRAM else set(ref.sum_over)
+    ignored = {*ref.sum_over, "le"} if ref.kind in _HISTOGRAMS else set(ref.sum_over)
     groups: dict[Labels, list[Sample]] = {}
     for sample in samples:
         key = tuple(sorted((k, v) for k, v in sample.labels.items() if k not in ignored))
@@ -135,8 +147,8 @@ def _grouped(ref: MetricRef, samples: Iterable[Sample]) -> dict[Labels, list[Sam
 
 def _read(ref: MetricRef, lines: Mapping[str, list[str]]) -> tuple[Value, list[str]]:
     present = [name for name in _sample_names(ref) if name in lines]
-    if ref.kind is MetricKind.HISTOGRAM:
-        return _read_histogram(ref, lines)
+    if ref.kind in _HISTOGRAMS:
+        return _read_histograms(ref, lines)
     if len(present) > 1:
         raise _Unreadable(f"{AMBIGUOUS}: both {' and '.join(present)} are on the page")
     samples = _matching(ref, _parse(lines[present[0]] if present else []))
@@ -145,43 +157,54 @@ def _read(ref: MetricRef, lines: Mapping[str, list[str]]) -> tuple[Value, list[s
     for sample in samples:
         if math.isnan(sample.value):
             raise _Unreadable(f"{ref.name} is NaN")
-        if ref.kind in (MetricKind.COUNTER, MetricKind.COUNTER_SET) and not (
-            math.isfinite(sample.value) and sample.value >= 0
-        ):
+        if ref.kind in _COUNTERS and not (math.isfinite(sample.value) and sample.value >= 0):
             raise _Unreadable(f"the counter {ref.name} is {sample.value:g}")
     groups = _grouped(ref, samples)
-    if ref.kind is not MetricKind.COUNTER_SET:
+    if ref.kind not in _SETS:
         _require_one(ref, groups)
     values = {labels: sum(s.value for s in group) for labels, group in groups.items()}
     return Series(values), [sample.line for sample in samples]
 
 
-def _read_histogram(ref: MetricRef, lines: Mapping[str, list[str]]) -> tuple[Value, list[str]]:
+def _read_histograms(ref: MetricRef, lines: Mapping[str, list[str]]) -> tuple[Value, list[str]]:
     buckets = _matching(ref, _parse(lines.get(f"{ref.name}_bucket", [])))
     sums = _matching(ref, _parse(lines.get(f"{ref.name}_sum", [])))
     if not buckets:
         return _absent(ref, lines)
-    _require_one(ref, _grouped(ref, buckets))
-    _require_one(ref, _grouped(ref, sums))
+    by_labels, sums_by_labels = _grouped(ref, buckets), _grouped(ref, sums)
+    used = [sample.line for sample in (*buckets, *sums)]
+    if ref.kind is MetricKind.HISTOGRAM_SET:
+        found = {
+            labels: _histogram(_shown(ref.name, labels), group, sums_by_labels.get(labels, []))
+            for labels, group in by_labels.items()
+        }
+        return HistogramSet(found), used
+    _require_one(ref, by_labels)
+    _require_one(ref, sums_by_labels)
+    return _histogram(ref.name, buckets, sums), used
+
+
+def _histogram(name: str, buckets: Iterable[Sample], sums: Iterable[Sample]) -> Histogram:
+    """One histogram of its lines; those of the same edge are added."""
     by_edge: dict[float, float] = {}
     for sample in buckets:
         edge = sample.labels.get("le", "")
         try:
             key = float(edge)
         except ValueError:
-            raise _Unreadable(f"{ref.name} has a bucket with le={edge!r}") from None
+            raise _Unreadable(f"{name} has a bucket with le={edge!r}") from None
         if not math.isfinite(sample.value):
-            raise _Unreadable(f"{ref.name}: the bucket le={edge} is {sample.value:g}")
+            raise _Unreadable(f"{name}: the bucket le={edge} is {sample.value:g}")
         by_edge[key] = by_edge.get(key, 0.0) + sample.value
     if any(math.isnan(edge) for edge in by_edge):
-        raise _Unreadable(f"{ref.name} has a bucket with le=NaN")
+        raise _Unreadable(f"{name} has a bucket with le=NaN")
     found = Histogram(
         tuple((edge, int(by_edge[edge])) for edge in sorted(by_edge)), sum(s.value for s in sums)
     )
     fault = histogram_fault(found)
     if fault is not None:
-        raise _Unreadable(f"{ref.name} cannot be used: {fault}")
-    return found, [sample.line for sample in (*buckets, *sums)]
+        raise _Unreadable(f"{name} cannot be used: {fault}")
+    return found
 
 
 def _absent(ref: MetricRef, lines: Mapping[str, list[str]]) -> tuple[Value, list[str]]:
@@ -189,7 +212,8 @@ def _absent(ref: MetricRef, lines: Mapping[str, list[str]]) -> tuple[Value, list
     if not ref.born_at_zero and ref.exists_with is not None:
         for name in _family_names(ref.exists_with):
             if name in lines:
-                return Series({}), lines[name][:1]
+                none = HistogramSet({}) if ref.kind is MetricKind.HISTOGRAM_SET else Series({})
+                return none, lines[name][:1]
         raise _Unreadable(f"{ref.name} is absent, and so is {ref.exists_with}")
     matching = f" with {dict(ref.match)}" if ref.match else ""
     raise _Unreadable(f"{ref.name}{matching} is absent from the page")
@@ -197,11 +221,13 @@ def _absent(ref: MetricRef, lines: Mapping[str, list[str]]) -> tuple[Value, list
 
 def _require_one(ref: MetricRef, groups: Mapping[Labels, list[Sample]]) -> None:
     if len(groups) > 1:
-        series = sorted(
-            ref.name + "{" + ",".join(f'{k}="{v}"' for k, v in labels) + "}" for labels in groups
-        )
+        series = sorted(_shown(ref.name, labels) for labels in groups)
         shown = ", ".join(series[:4]) + (f" and {len(series) - 4} more" if len(series) > 4 else "")
         raise _Unreadable(f"{AMBIGUOUS}: {len(series)} series where one is expected: {shown}")
+
+
+def _shown(name: str, labels: Labels) -> str:
+    return name + "{" + ",".join(f'{k}="{v}"' for k, v in labels) + "}"
 
 
 def _born(lines: list[str]) -> float | None:

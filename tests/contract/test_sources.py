@@ -13,7 +13,7 @@ import pytest
 
 from canaryctl.common.errors import UnknownNameError
 from canaryctl.common.metrics import MetricKind, MetricRef, Signal
-from canaryctl.gates.samples import AMBIGUOUS, Missing, Scrape, Series, Value
+from canaryctl.gates.samples import AMBIGUOUS, HistogramSet, Missing, Scrape, Series, Value
 from canaryctl.gates.samples import Histogram as Buckets
 from canaryctl.gates.sources import registry
 from canaryctl.gates.sources.base import SampleSource, Target
@@ -33,6 +33,14 @@ REFS = {
         "failures_total", MetricKind.COUNTER, born_at_zero=False, exists_with="vllm:running"
     ),
     Signal.OOM: MetricRef("oom_total", MetricKind.COUNTER),
+    Signal.STEP_TIME: MetricRef(
+        "step_seconds", MetricKind.HISTOGRAM_SET, match={"mode": "FULL|NONE"}, sum_over=("engine",)
+    ),
+    Signal.STARTUP: MetricRef("start_seconds", MetricKind.GAUGE_SET),
+    Signal.SHAPES: MetricRef(
+        "shape_tokens", MetricKind.HISTOGRAM_SET, born_at_zero=False, exists_with="vllm:running"
+    ),
+    Signal.MEMORY: MetricRef("memory_bytes", MetricKind.GAUGE_SET),
 }
 GOOD = r"""requests_total 7.0
 ttft_bucket{le="0.1"} 2
@@ -45,6 +53,19 @@ vllm:running{} 1
 waiting{queue="a"} 1
 waiting{queue="b"} 2
 oom_total NaN
+step_seconds_bucket{mode="FULL",engine="0",le="0.001"} 2
+step_seconds_bucket{mode="FULL",engine="0",le="+Inf"} 3
+step_seconds_sum{mode="FULL",engine="0"} 0.25
+step_seconds_bucket{mode="FULL",engine="1",le="0.001"} 1
+step_seconds_bucket{mode="FULL",engine="1",le="+Inf"} 1
+step_seconds_sum{mode="FULL",engine="1"} 0.5
+step_seconds_bucket{mode="NONE",engine="0",le="0.001"} 0
+step_seconds_bucket{mode="NONE",engine="0",le="+Inf"} 7
+step_seconds_sum{mode="NONE",engine="0"} 4
+step_seconds_bucket{mode="PIECEWISE",engine="0",le="+Inf"} 9
+step_seconds_sum{mode="PIECEWISE",engine="0"} 9
+start_seconds{stage="load"} 2.5
+start_seconds{stage="capture"} 4
 process_start_time_seconds 1700000000.25
 """
 
@@ -150,6 +171,22 @@ def test_it_reads_what_is_there_and_names_what_is_not(arranged: Arrangement) -> 
     assert "oom_total" in reason(scrape.values[Signal.OOM])
 
 
+def test_sets_keep_their_members_apart(arranged: Arrangement) -> None:
+    values = read(arranged).values
+    inf = float("inf")
+    assert values[Signal.STEP_TIME] == HistogramSet(
+        {
+            (("mode", "FULL"),): Buckets(((0.001, 3), (inf, 4)), 0.75),
+            (("mode", "NONE"),): Buckets(((0.001, 0), (inf, 7)), 4.0),
+        }
+    )
+    assert values[Signal.SHAPES] == HistogramSet({})
+    assert values[Signal.STARTUP] == Series(
+        {(("stage", "load"),): 2.5, (("stage", "capture"),): 4.0}
+    )
+    assert "memory_bytes is absent" in reason(values[Signal.MEMORY])
+
+
 def test_labels_are_those_of_the_page(arranged: Arrangement) -> None:
     """Also one that the source itself selects by."""
     page = ("instance", "of the page")
@@ -171,7 +208,9 @@ def test_the_lines_that_values_came_from_are_kept(arranged: Arrangement) -> None
     raw = read(arranged).raw
     assert re.search(r"^requests_total 7(\.0)?( \d+)?$", raw, re.MULTILINE)
     assert re.search(r'^ttft_bucket\{le="0\.1"\} 2( \d+)?$', raw, re.MULTILINE)
+    assert re.search(r'^step_seconds_sum\{.*mode="NONE".*\} 4(\.0)?( \d+)?$', raw, re.MULTILINE)
     assert "queue" not in raw
+    assert "PIECEWISE" not in raw
 
 
 def test_its_time_is_never_after_the_question(arranged: Arrangement) -> None:

@@ -20,6 +20,7 @@ from canaryctl.gates.samples import (
     ArmWindow,
     Delta,
     Histogram,
+    HistogramSet,
     Missing,
     Scrape,
     Series,
@@ -95,6 +96,8 @@ def test_no_page_however_broken_raises(page: str, kind: MetricKind, witness: boo
         assert histogram_fault(value) is None
     elif isinstance(value, Series):
         assert not any(math.isnan(v) for v in value.values.values())
+    elif isinstance(value, HistogramSet):
+        assert all(histogram_fault(one) is None for one in value.histograms.values())
     else:
         assert value.reason
 

@@ -1,16 +1,23 @@
 """Differences between scrapes, and reading the Prometheus text format."""
 
+import itertools
 import math
+import re
 from collections.abc import Mapping
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from canaryctl.common.metrics import MetricKind, MetricRef, Signal
 from canaryctl.gates.deltas import Skipped, delta, window
+from canaryctl.gates.readings import Buckets, histogram_set
 from canaryctl.gates.samples import (
     AMBIGUOUS,
+    ArmWindow,
     Delta,
     Histogram,
+    HistogramSet,
     Labels,
     Missing,
     Scrape,
@@ -30,6 +37,14 @@ def scrape(
 
 def counter(value: float, **labels: str) -> Series:
     return Series({tuple(sorted(labels.items())): value})
+
+
+FULL: Labels = (("bucket", "8"), ("mode", "FULL"))
+EAGER: Labels = (("bucket", "0"), ("mode", "NONE"))
+
+
+def one(count: int, *, edge: float = 1.0) -> HistogramSet:
+    return HistogramSet({FULL: Histogram(((edge, count), (INF, count)), 1.0)})
 
 
 def difference(before: Value, after: Value, signal: Signal = Signal.REQUESTS) -> Value | Skipped:
@@ -53,6 +68,88 @@ def test_counters_and_histograms_are_exact_differences() -> None:
 
 def test_a_series_born_between_two_scrapes_counts_from_zero() -> None:
     assert difference(Series({}), counter(1, reason="oom"), Signal.OOM) == counter(1, reason="oom")
+
+
+def test_a_labelled_histogram_born_between_two_scrapes_counts_from_zero() -> None:
+    new = Histogram(((1.0, 2), (INF, 3)), 4.5)
+    before, after = one(5), HistogramSet({FULL: Histogram(((1.0, 6), (INF, 8)), 3.0), EAGER: new})
+    expected = HistogramSet({FULL: Histogram(((1.0, 1), (INF, 3)), 2.0), EAGER: new})
+    assert difference(before, after, Signal.STEP_TIME) == expected
+    assert difference(HistogramSet({}), HistogramSet({EAGER: new}), Signal.SHAPES) == HistogramSet(
+        {EAGER: new}
+    )
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(0, 9), min_size=1)),
+        max_size=6,
+    )
+)
+def test_differences_of_sets_lose_and_double_nothing(
+    looks: list[dict[str, list[int]]],
+) -> None:
+    """Observations come between scrapes, of kinds that may appear at any time."""
+    seen: dict[Labels, list[int]] = {}
+
+    def taken() -> HistogramSet:
+        return HistogramSet(
+            {
+                labels: Histogram(
+                    ((3, sum(v <= 3 for v in values)), (INF, len(values))), float(sum(values))
+                )
+                for labels, values in seen.items()
+            }
+        )
+
+    scrapes = [scrape(0, {Signal.SHAPES: taken()})]
+    for at, look in enumerate(looks, 1):
+        for kind, values in look.items():
+            seen.setdefault((("kind", kind),), []).extend(values)
+        scrapes.append(scrape(at, {Signal.SHAPES: taken()}))
+    found: dict[Labels, tuple[int, int, float]] = {}
+    for before, after in itertools.pairwise(scrapes):
+        step = delta(before, after)
+        assert isinstance(step, Delta)
+        value = step.values[Signal.SHAPES]
+        assert isinstance(value, HistogramSet)
+        for labels, h in value.histograms.items():
+            low, count, total = found.get(labels, (0, 0, 0.0))
+            found[labels] = (low + h.buckets[0][1], count + h.count, total + h.sum)
+    assert found == {
+        labels: (h.buckets[0][1], h.count, h.sum) for labels, h in taken().histograms.items()
+    }
+
+
+def arm_of(*values: Value) -> ArmWindow:
+    deltas = tuple(Delta(f"c{i}", 1.0, {Signal.STEP_TIME: v}) for i, v in enumerate(values))
+    return ArmWindow(deltas, len(values))
+
+
+def test_an_arm_adds_its_instances_within_each_label() -> None:
+    both = HistogramSet({**one(2).histograms, EAGER: Histogram(((1.0, 0), (INF, 7)), 9.0)})
+    arm = arm_of(one(3), both, Missing("no answer"))
+    assert histogram_set(arm, Signal.STEP_TIME, "canary") == {
+        FULL: Buckets((1.0, INF), (5, 5)),
+        EAGER: Buckets((1.0, INF), (0, 7)),
+    }
+    assert histogram_set(arm_of(HistogramSet({})), Signal.STEP_TIME, "canary") == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ((one(1), one(1, edge=2.0)), "different bucket edges"),
+        ((counter(1),), "c0: not a set of histograms"),
+        ((HistogramSet({FULL: Histogram((), 0.0)}),), r"no \+Inf bucket"),
+        ((one(1), Missing(f"{AMBIGUOUS}: two")), AMBIGUOUS),
+        ((Missing("no answer"),), "no step_time from the canary: c0: no answer"),
+    ],
+)
+def test_an_arm_that_cannot_say_is_missing(values: tuple[Value, ...], says: str) -> None:
+    found = histogram_set(arm_of(*values), Signal.STEP_TIME, "canary")
+    assert isinstance(found, Missing)
+    assert re.search(says, found.reason)
 
 
 def test_the_first_scrape_of_an_instance_gives_no_difference() -> None:
@@ -82,6 +179,9 @@ def test_window_keeps_the_instances_that_answered() -> None:
         (Histogram(((INF, 5),), 1), Histogram(((INF, 4),), 1), "a bucket fell"),
         (Histogram(((1.0, 5), (INF, 5)), 1), Histogram(((1.0, 4), (INF, 9)), 2), "a bucket fell"),
         (Histogram(((1.0, 5), (INF, 5)), 1), Histogram(((2.0, 6), (INF, 6)), 2), "edges changed"),
+        (one(5), one(4), "a bucket fell"),
+        (one(5), HistogramSet({}), 'mode="FULL"} vanished'),
+        (one(5, edge=1.0), one(6, edge=2.0), "edges changed"),
     ],
 )
 def test_a_reset_skips_the_instance(before: Value, after: Value, says: str) -> None:
@@ -112,7 +212,10 @@ def test_another_process_is_a_restart_even_where_all_counters_grew() -> None:
         (Histogram(((1.0, 1), (INF, 5)), 1), Histogram(((1.0, 5), (INF, 6)), 1), "difference"),
         (Histogram((), 0), Histogram((), 0), "no +Inf bucket"),
         (Histogram(((INF, 1),), math.nan), Histogram(((INF, 2),), 1), "sum"),
-        (counter(5), Histogram(((INF, 2),), 1), "a histogram in one"),
+        (counter(5), Histogram(((INF, 2),), 1), "a counter in one scrape and a histogram in"),
+        (one(5), Histogram(((INF, 7),), 1), "a set of histograms in one scrape and a histogram"),
+        (one(5), HistogramSet({FULL: Histogram(((1.0, 6),), 1)}), "no +Inf bucket"),
+        (HistogramSet({}), HistogramSet({FULL: Histogram(((INF, 1),), math.nan)}), "sum"),
     ],
 )
 def test_what_cannot_be_used_is_missing_with_the_reason(
@@ -190,6 +293,10 @@ def test_each_kind_of_metric() -> None:
     assert isinstance(steps, Series)
     assert steps.total == 12.0
     assert len(steps.values) == 2
+    assert read(MetricRef("vllm:ttft", kind.HISTOGRAM_SET)) == HistogramSet(
+        {labels(engine="0", model_name="m"): Histogram(((0.1, 3), (INF, 5)), 2.5)}
+    )
+    assert read(MetricRef("vllm:steps_total", kind.GAUGE_SET)) == steps
 
 
 def test_a_match_must_cover_the_whole_value() -> None:
@@ -250,6 +357,10 @@ def test_absence_is_zero_only_beside_its_witness() -> None:
         ('x_bucket{le="1"} 3\nx_bucket{le="+Inf"} 2', MetricKind.HISTOGRAM, "fall"),
         ('x_bucket{le="+Inf"} NaN', MetricKind.HISTOGRAM, "nan"),
         ('x_bucket{le="+Inf"} 2\nx_sum NaN', MetricKind.HISTOGRAM, "sum"),
+        ('x_bucket{a="b",le="1"} 2\n', MetricKind.HISTOGRAM_SET, 'x{a="b"} cannot be used'),
+        ("x_bucket 2\n", MetricKind.HISTOGRAM_SET, "le=''"),
+        ('x{a="b"} NaN', MetricKind.GAUGE_SET, "NaN"),
+        ('x{a="b"} -1', MetricKind.COUNTER_SET, "-1"),
     ],
 )
 def test_bad_lines_are_missing_and_spoil_nothing_else(

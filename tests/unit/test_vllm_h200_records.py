@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from canaryctl.common.metrics import Signal
-from canaryctl.gates.samples import Histogram, Missing, Series
+from canaryctl.gates.samples import Histogram, Missing, Series, Value
 from canaryctl.gates.sources.exposition import read_page
 from canaryctl.runtimes.engines.base import LogFacts, Stage
 from canaryctl.runtimes.engines.vllm import VllmEngine
@@ -21,7 +21,7 @@ def facts(name: str) -> LogFacts:
     return ENGINE.read_log(lines, VERSION)
 
 
-def values(name: str) -> dict[Signal, Histogram | Series | Missing]:
+def values(name: str) -> dict[Signal, Value]:
     page = read_page((RECORDS / f"metrics-{name}.txt").read_text(), ENGINE.metrics(VERSION))
     return dict(page.values)
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-import httpx
-
 from canaryctl.common.metrics import MetricRef, Signal
 from canaryctl.controller.catalog import Catalog
 from canaryctl.controller.model import Instance, InstanceState
@@ -16,6 +14,7 @@ from canaryctl.controller.view import InstanceView
 from canaryctl.gates.samples import Scrape, Series
 from canaryctl.gates.sources.base import SampleSource, Target
 from canaryctl.runtimes.engines.base import EngineFault, LogFacts, Stage
+from canaryctl.runtimes.health import Health, read_health
 from canaryctl.runtimes.httpclient import client
 from canaryctl.runtimes.logtail import LogTail
 from canaryctl.runtimes.placements.base import Liveness, Placement, Status
@@ -23,6 +22,12 @@ from canaryctl.runtimes.readiness import assess, overdue
 from canaryctl.runtimes.warmup import WarmupRun, WarmupState, plan_requests
 
 HEALTH_TIMEOUT_S = 0.5
+
+# Of an engine that was ready; its process may take a while to end after either.
+_DEATHS: Mapping[Health, str] = {
+    Health.DEAD: "answers 503: its engine is dead",
+    Health.REFUSED: "refuses connections: its server has closed",
+}
 
 
 @dataclass(slots=True)
@@ -125,30 +130,26 @@ class Observer:
         after = replace(instance, exit_code=status.exit_code, reason=detail)
         return Seen(InstanceView(after, alive=False), tuple(faults))
 
-    def _health(self, instance: Instance) -> int | None:
-        """The status of the health page; None: no answer in time, which proves nothing."""
+    def _health(self, instance: Instance) -> Health:
         path = self._catalog.engine(instance.digest).health_path()
-        try:
-            return self._http.get(self.base_url(instance) + path).status_code
-        except httpx.HTTPError:
-            return None
+        return read_health(self._http, self.base_url(instance) + path)
 
     def _starting(
         self,
         instance: Instance,
         tracker: _Tracker,
-        health: int | None,
+        health: Health,
         faults: list[tuple[EngineFault, str]],
         now: datetime,
     ) -> Seen:
         spec = self._catalog.artifact(instance.digest).runtime
         warmup = tracker.warmup.progress() if tracker.warmup is not None else None
-        if health == httpx.codes.OK and not tracker.grid_read:
+        if health is Health.GOOD and not tracker.grid_read:
             tracker.grid, tracker.grid_read = self._grid(instance, now), True
         readiness = assess(
             tracker.facts,
             alive=True,
-            health_ok=health == httpx.codes.OK,
+            health_ok=health is Health.GOOD,
             spec=spec,
             warmed=warmup is not None and warmup.state is WarmupState.DONE,
             captured=tracker.grid,
@@ -156,7 +157,7 @@ class Observer:
             now=now,
         )
         fault = readiness.fault and f"readiness: {readiness.fault}"
-        listening = health == httpx.codes.OK
+        listening = health is Health.GOOD
         if Stage.CAPTURED in readiness.stages and listening and warmup is None and not fault:
             tracker.warmup = self._warm(instance)
         if warmup is not None and warmup.state is WarmupState.FAILED:
@@ -182,12 +183,12 @@ class Observer:
         )
 
     def _ready(
-        self, instance: Instance, health: int | None, faults: list[tuple[EngineFault, str]]
+        self, instance: Instance, health: Health, faults: list[tuple[EngineFault, str]]
     ) -> Seen:
-        dead = health == httpx.codes.SERVICE_UNAVAILABLE
-        if dead:
-            faults.append((EngineFault.EXIT, f"{instance.id} answers 503: its engine is dead"))
-        return Seen(InstanceView(instance, alive=not dead), tuple(faults))
+        why = _DEATHS.get(health)
+        if why is not None:
+            faults.append((EngineFault.EXIT, f"{instance.id} {why}"))
+        return Seen(InstanceView(instance, alive=why is None), tuple(faults))
 
     def _grid(self, instance: Instance, now: datetime) -> tuple[int, ...] | None:
         """The sizes that the engine itself reports; None: it cannot say."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from canaryctl.controller.artifact.schema import OnInconclusive
+from canaryctl.controller.artifact.schema import Baseline, OnInconclusive
 from canaryctl.controller.desired import Desired
 from canaryctl.controller.model import Release, ReleaseEvent, Verb
 from canaryctl.controller.plan import HARD_GATES, Plan
@@ -38,6 +38,7 @@ class StableChange:
     digest: str
     pool: str
     replicas: int
+    release: str | None  # that the runtime came with
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +202,15 @@ def deadline(case: Case) -> Decision | None:
 
 
 def _pending(case: Case) -> Decision:
-    return case.move(Trigger.START, "preflight begins")
+    wants_fresh = case.release.document.rollout.baseline is Baseline.FRESH
+    if not wants_fresh or case.plan.fresh_baseline:
+        return case.move(Trigger.START, "preflight begins")
+    with_what = "its eager variant" if case.plan.eager_baseline else "nothing"
+    return case.move(
+        Trigger.START,
+        f"preflight begins; baseline: fresh is for releases beside a stable runtime, and this "
+        f"{case.release.kind.value} release is compared with {with_what}",
+    )
 
 
 def _preflight(case: Case) -> Decision:
@@ -213,30 +222,38 @@ def _preflight(case: Case) -> Decision:
     return case.move(Trigger.CHECKED, "preflight found no fault")
 
 
+def _arms(case: Case, step: int) -> tuple[tuple[str, int], ...]:
+    """The pools that the release itself starts, with the engines that the step needs of each."""
+    planned = case.plan.steps[step]
+    canary = (case.release.pool, planned.canary_replicas)
+    if case.plan.own_baseline and case.plan.baseline_pool is not None:
+        return (canary, (case.plan.baseline_pool, planned.baseline_replicas))
+    return (canary,)
+
+
+def _cold(case: Case, step: int) -> str | None:
+    """Which of them is not whole and warm yet, in words."""
+    for pool, replicas in _arms(case, step):
+        ready = case.view.pool(pool).ready
+        if ready < replicas:
+            return f"{ready} of {replicas} instances of {pool} are warm"
+    return None
+
+
 def _deploying(case: Case) -> Decision:
     """The model is loaded on every canary instance of the first step (and the baseline's)."""
-    arms = [(case.release.pool, case.plan.steps[0].canary_replicas)]
-    if case.plan.eager_baseline:
-        arms.append((case.release.eager_pool, 1))
-    for pool, replicas in arms:
-        if (
-            not all(
-                Stage.LOADED in member.instance.stages for member in case.view.pool(pool).members
-            )
-            or len(case.view.pool(pool).members) < replicas
-        ):
+    for pool, replicas in _arms(case, 0):
+        members = case.view.pool(pool).members
+        loaded = all(Stage.LOADED in member.instance.stages for member in members)
+        if not loaded or len(members) < replicas:
             return case.hold(f"{pool} loads its model")
     return case.move(Trigger.DEPLOYED, "the model is loaded")
 
 
 def _warming(case: Case) -> Decision:
-    arms = [(case.release.pool, case.plan.steps[0].canary_replicas)]
-    if case.plan.eager_baseline:
-        arms.append((case.release.eager_pool, case.plan.baseline_replicas))
-    for pool, replicas in arms:
-        ready = case.view.pool(pool).ready
-        if ready < replicas:
-            return case.hold(f"{ready} of {replicas} instances of {pool} are warm")
+    cold = _cold(case, 0)
+    if cold:
+        return case.hold(cold)
     if case.view.blind:
         return case.hold(BLIND, case.view.blind)
     if case.view.verdict is None or not case.view.looked:
@@ -256,9 +273,9 @@ def _progressing(case: Case) -> Decision:
     release, view = case.release, case.view
     planned = case.plan.steps[release.step]
     if release.step_at is None:
-        ready = view.pool(release.pool).ready
-        if ready < planned.canary_replicas:
-            return case.hold(f"{ready} of {planned.canary_replicas} canary instances are warm")
+        cold = _cold(case, release.step)
+        if cold:
+            return case.hold(cold)
         if not view.in_force(case.desired.weights):
             return case.hold(f"the router does not report weight {release.weight} yet")
         after = replace(release, step_at=view.now, hold=None)
@@ -355,7 +372,7 @@ def _watching(case: Case) -> Decision:
         return case.hold("watching until the rollback window ends")
     return replace(
         case.move(Trigger.DONE, f"{release.document.name}@{release.document.version} is stable"),
-        stable=StableChange(release.digest, release.pool, case.plan.replicas),
+        stable=StableChange(release.digest, release.pool, case.plan.replicas, release.id),
     )
 
 
@@ -380,7 +397,7 @@ def _restored(case: Case, rung: str, pool: str, replicas: int) -> Decision:
         target = case.desired.target(pool)
         if target is None:
             raise AssertionError(f"traffic is on {pool}, which is not desired")
-        stable = StableChange(target.digest, pool, replicas)
+        stable = StableChange(target.digest, pool, replicas, release.id)
     return replace(
         case.move(
             Trigger.RESTORED, f"{rung} serves all traffic: {release.reason}", rollback_target=rung
@@ -400,9 +417,13 @@ def _no_rung(case: Case) -> Decision:
         rollback_target="none",
     )
     target = case.desired.target(holder) if holder else None
-    if target is not None and holder != release.previous_pool:
-        return replace(decision, stable=StableChange(target.digest, target.pool, target.replicas))
-    return decision
+    if target is None or holder == release.previous_pool:
+        return decision
+    if holder == release.fresh_pool:  # the stable artifact, to be as many as it was
+        of, replicas = case.view.service.stable_release, release.previous_replicas
+    else:
+        of, replicas = release.id, target.replicas
+    return replace(decision, stable=StableChange(target.digest, target.pool, replicas, of))
 
 
 def _rung_patience_s(release: Release) -> float:

@@ -70,14 +70,31 @@ def _rolling_out(release: Release, plan: Plan, view: View, eager_digest: str | N
     pools = list(_previous(release))
     if plan.eager_baseline and eager_digest is not None:
         pools.append(PoolTarget(release.eager_pool, eager_digest, 1, restart=True))
+    pools += _fresh(release, plan)
     full = release.phase in (Phase.PROMOTING, Phase.WATCHING)
     replicas = plan.replicas if full else plan.steps[release.step].canary_replicas
     pools.append(PoolTarget(release.pool, release.digest, replicas, restart=False))
+    beside = [target.pool for target in pools if target.pool != release.previous_pool]
     return Desired(
         pools=tuple(pools),
         weights=_shares(release, plan, view),
-        fallback={release.pool: release.previous_pool} if release.previous_pool else {},
+        fallback=dict.fromkeys(beside, release.previous_pool) if release.previous_pool else {},
     )
+
+
+_IN_STEPS = frozenset({Phase.DEPLOYING, Phase.WARMING, Phase.PROGRESSING, Phase.PAUSED})
+"""When something is compared in steps, and a fresh baseline runs."""
+
+
+def _fresh(release: Release, plan: Plan) -> tuple[PoolTarget, ...]:
+    """The stable artifact once more, as large as the canary. A member that dies is replaced: it
+    is no fault of the canary."""
+    if not plan.fresh_baseline or release.phase not in _IN_STEPS:
+        return ()
+    if release.previous_digest is None:
+        return ()
+    replicas = plan.steps[release.step].baseline_replicas
+    return (PoolTarget(release.fresh_pool, release.previous_digest, replicas, restart=True),)
 
 
 def _shares(release: Release, plan: Plan, view: View) -> dict[str, int]:
@@ -88,6 +105,11 @@ def _shares(release: Release, plan: Plan, view: View) -> dict[str, int]:
     if release.previous_pool is None:
         # Before promotion a first release serves nobody; after it there is nothing beside it.
         return {release.pool: 100} if release.weight == 100 and canary.ready else {}
+    fresh = view.pool(release.fresh_pool).ready if _fresh(release, plan) else 0
+    if not previous.ready and fresh:
+        # The stable artifact serves, if only by its youngest instances.
+        served = weight if canary.ready else 0
+        return {release.pool: served, release.fresh_pool: 100 - served}
     if not previous.ready and canary.ready and release.weight > 0:
         # Whoever has users already keeps them all while the other side restarts.
         return {release.pool: 100}
@@ -95,7 +117,9 @@ def _shares(release: Release, plan: Plan, view: View) -> dict[str, int]:
         return {release.previous_pool: 100} if previous.ready else {}
     if weight == 100:
         return {release.pool: 100}
-    return {release.pool: weight, release.previous_pool: 100 - weight}
+    beside = min(weight, 100 * fresh // release.previous_replicas)
+    rest = {release.fresh_pool: beside} if fresh else {}
+    return {release.pool: weight, **rest, release.previous_pool: 100 - weight - beside}
 
 
 def _rolling_back(release: Release, view: View, eager_digest: str | None) -> Desired:
@@ -110,9 +134,16 @@ def _rolling_back(release: Release, view: View, eager_digest: str | None) -> Des
         return Desired(tuple(pools), {best.pool: 100})
     # No rung can take it yet: whoever serves keeps serving, the previous runtime first. The
     # canary is kept only while it has users; one that never had any is of no help.
+    # A fresh baseline is no rung, but while nobody else runs the stable artifact it serves on.
     held: dict[str, int] = {}
     if view.pool(release.previous_pool).ready and release.previous_pool is not None:
         held = {release.previous_pool: 100}
+    elif view.pool(release.fresh_pool).ready and release.previous_digest is not None:
+        held = {release.fresh_pool: 100}
+        launched = view.pool(release.fresh_pool).launched
+        pools.append(
+            PoolTarget(release.fresh_pool, release.previous_digest, launched, restart=False)
+        )
     elif view.pool(release.pool).ready and (view.effective or {}).get(release.pool, 0) > 0:
         held = {release.pool: 100}
         pools.append(

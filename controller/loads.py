@@ -23,6 +23,7 @@ STOP_S = 5.0
 @dataclass(slots=True)
 class _Run:
     step: int
+    urls: tuple[str, ...]
     process: subprocess.Popen[bytes]
     log: Path
 
@@ -35,9 +36,10 @@ class StepLoads:
         self._runs: dict[str, _Run] = {}
 
     def state(self, release: Release, step: Step, urls: tuple[str, ...]) -> LoadState:
-        """Begin the step's load if it has not begun, and say whether it goes on."""
+        """Begin the step's load if it has not begun, and say whether it goes on. It begins anew
+        when an engine has come or gone, so that all of them are asked the same."""
         run = self._runs.get(release.id)
-        if run is None or run.step != release.step:
+        if run is None or (run.step, run.urls) != (release.step, urls):
             self.stop(release.id)
             if not urls:
                 return LoadState()
@@ -62,7 +64,7 @@ class StepLoads:
         log = report.with_suffix(".log")
         with report.open("wb") as out, log.open("wb") as errors:
             process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=out, stderr=errors)
-        return _Run(release.step, process, log)
+        return _Run(release.step, urls, process, log)
 
     def stop(self, release: str) -> None:
         """End the load of a release, if it has one; its report is written then."""

@@ -102,6 +102,11 @@ class Release:
     def eager_pool(self) -> str:
         return f"{self.id}.eager"
 
+    @property
+    def fresh_pool(self) -> str:
+        """Of the stable artifact's instances that were started beside the canary."""
+        return f"{self.id}.baseline"
+
 
 @dataclass(frozen=True, slots=True)
 class Instance:

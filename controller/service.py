@@ -219,9 +219,19 @@ class ServiceController:
             return LoadState()
         if release.step_at is None:
             return LoadState()
-        arms = (view.pool(release.pool), view.pool(plan.baseline_pool))
+        planned = plan.steps[release.step]
+        arms = {release.pool: planned.canary_replicas}
+        if plan.baseline_pool is not None:
+            arms[plan.baseline_pool] = planned.baseline_replicas
+        if any(view.pool(pool).ready < replicas for pool, replicas in arms.items()):
+            # Requests to one arm alone would compare nothing, and fill one cache alone.
+            self._loads.stop(release.id)
+            return LoadState()
         urls = tuple(
-            self._observer.base_url(m.instance) for arm in arms for m in arm.members if m.serving
+            self._observer.base_url(member.instance)
+            for pool in arms
+            for member in view.pool(pool).members
+            if member.serving
         )
         return self._loads.state(release, step, urls)
 
@@ -282,7 +292,7 @@ class ServiceController:
             now=now,
             gates=records,
             answers=decision.answers,
-            stable=(stable.digest, stable.pool, stable.replicas, decision.release.id)
+            stable=(stable.digest, stable.pool, stable.replicas, stable.release)
             if stable
             else None,
         )
@@ -336,7 +346,7 @@ class ServiceController:
         self._store.commit(release, events, fence=fence, now=now)
 
     def _release_of(self, pool: str) -> Release:
-        return self._store.release(pool.split(".", 1)[0])
+        return release_of(self._store, pool)
 
     def close(self) -> None:
         self._observer.close()
@@ -351,12 +361,20 @@ def _gate_events(
     return tuple(ReleaseEvent(release.id, 0, now, "gate", change) for change in judgement.changes)
 
 
+def release_of(store: Store, pool: str) -> Release:
+    """The release whose document holds a pool's secrets, drain and stage deadlines: the one that
+    made it, or, of a fresh baseline, the one that made the stable pool that it stands beside."""
+    release = store.release(pool.split(".", 1)[0])
+    if pool == release.fresh_pool and release.previous_pool is not None:
+        return release_of(store, release.previous_pool)
+    return release
+
+
 def stage_deadlines(store: Store) -> Callable[[Instance], Mapping[str, float]]:
     """Instance → seconds for each stage, from the release that made its pool."""
 
     def allowed(instance: Instance) -> Mapping[str, float]:
-        release = store.release(instance.pool.split(".", 1)[0])
-        limits = release.document.rollout.stage_deadlines
+        limits = release_of(store, instance.pool).document.rollout.stage_deadlines
         return {
             "load": limits.load,
             "compile": limits.compile,

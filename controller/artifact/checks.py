@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePosixPath
 
 from canaryctl.controller.artifact.mistakes import Loc, Mistake, quoted
-from canaryctl.controller.artifact.schema import ArtifactDocument
+from canaryctl.controller.artifact.schema import ArtifactDocument, Baseline
 from canaryctl.controller.artifact.secrets import is_literal_secret
 
 Check = Callable[[ArtifactDocument], Iterable[Mistake]]
@@ -113,6 +113,20 @@ def gates_are_named_once(document: ArtifactDocument) -> Iterator[Mistake]:
             )
 
 
+def a_fresh_baseline_has_room(document: ArtifactDocument) -> Iterator[Mistake]:
+    """It takes as much traffic as the canary, and stable the rest."""
+    if document.rollout.baseline is not Baseline.FRESH:
+        return
+    for index, step in enumerate(document.rollout.steps):
+        if step.weight > 50:
+            yield Mistake(
+                ("rollout", "steps", index, "weight"),
+                f"found {step.weight}, expected at most 50: with baseline: fresh the canary and "
+                "its baseline take this share each",
+                needs=(("rollout", "baseline"),),
+            )
+
+
 def secrets_are_references(document: ArtifactDocument) -> Iterator[Mistake]:
     """Literals end in the database, in process lists and in diffs; a reference does not."""
     engine = document.runtime.engine
@@ -169,6 +183,7 @@ CHECKS: tuple[Check, ...] = (
     one_way_to_start,
     gpus_hold_the_model,
     gates_are_named_once,
+    a_fresh_baseline_has_room,
     secrets_are_references,
     environment_is_possible,
 )

@@ -41,6 +41,11 @@ class PromoteOn(StrEnum):
     PROVEN = "proven"
 
 
+class Baseline(StrEnum):
+    STABLE = "stable"  # the canary is compared with the stable instances
+    FRESH = "fresh"  # with as many new ones of the stable artifact, at the same share of traffic
+
+
 class OnInconclusive(StrEnum):
     ROLLBACK = "rollback"
     PROMOTE = "promote"
@@ -93,7 +98,7 @@ class Metrics(_Frozen):
 
 class Rollout(_Frozen):
     strategy: Literal["surge"] = "surge"
-    baseline: Literal["stable"] = "stable"
+    baseline: Baseline = Baseline.STABLE
     steps: tuple[Step, ...] = (
         Step(weight=5, bake="2m"),
         Step(weight=50, bake="5m"),

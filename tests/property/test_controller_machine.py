@@ -20,6 +20,7 @@ from sqlalchemy import event
 
 from canaryctl.controller.artifact.digest import digest_of
 from canaryctl.controller.artifact.loader import LoadedArtifact
+from canaryctl.controller.artifact.schema import Baseline
 from canaryctl.controller.catalog import Catalog
 from canaryctl.controller.errors import FinalReleaseError
 from canaryctl.controller.judge import Judge
@@ -135,19 +136,31 @@ class ControllerMachine(RuleBasedStateMachine):
 
     # What happens
 
-    @initialize(graphs=st.booleans(), replicas=st.integers(1, 2), first=st.booleans())
-    def begin(self, graphs: bool, replicas: int, first: bool) -> None:
+    @initialize(
+        graphs=st.booleans(),
+        replicas=st.integers(1, 2),
+        first=st.booleans(),
+        baseline=st.sampled_from(Baseline),
+    )
+    def begin(self, graphs: bool, replicas: int, first: bool, baseline: Baseline) -> None:
         """A first release, or one beside a stable runtime."""
         if not first:
-            self.submit(graphs=graphs, replicas=replicas, pause=False)
+            self.submit(graphs=graphs, replicas=replicas, pause=False, baseline=baseline)
             self.all_becomes_quiet()
-        self.submit(graphs=graphs, replicas=replicas, pause=False)
+        self.submit(graphs=graphs, replicas=replicas, pause=False, baseline=baseline)
 
     @precondition(lambda self: self.active() is None)
-    @rule(graphs=st.booleans(), replicas=st.integers(1, 2), pause=st.booleans())
-    def submit(self, graphs: bool, replicas: int, pause: bool) -> None:
+    @rule(
+        graphs=st.booleans(),
+        replicas=st.integers(1, 3),
+        pause=st.booleans(),
+        baseline=st.sampled_from(Baseline),
+    )
+    def submit(self, graphs: bool, replicas: int, pause: bool, baseline: Baseline) -> None:
         self.number += 1
-        made = document(self.number, graphs=graphs, replicas=replicas, pause=pause)
+        made = document(
+            self.number, graphs=graphs, replicas=replicas, pause=pause, baseline=baseline
+        )
         loaded = LoadedArtifact(made, digest_of(made.runtime), "", Path())
         Submitter(self.store, engine, self.engines.free_port).release(
             loaded, actor="ann", now=self.clock.now()
@@ -301,8 +314,21 @@ class ControllerMachine(RuleBasedStateMachine):
             assert not pool.weight or members, pool
         release = self.active()
         rungs = {release.previous_pool, release.eager_pool} if release else set()
+        if release is not None and release.previous_pool is not None:
+            self.check_fresh_baseline(table, release)
+            rungs.add(release.fresh_pool)
         serving = [pool for pool in table.pools if pool.members and pool.name in rungs]
         assert not serving or sum(table.weights.values()) == 100 or self.is_first(release), table
+
+    def check_fresh_baseline(self, table: RouteTable, release: Release) -> None:
+        """Beside a stable runtime that serves, it never has more than the canary, and nothing
+        outside the steps."""
+        weights = table.weights
+        ready = {pool.name for pool in table.pools if pool.members}
+        if release.previous_pool in ready:
+            in_steps = release.phase in (Phase.PROGRESSING, Phase.PAUSED)
+            most = weights.get(release.pool, 0) if in_steps else 0
+            assert weights.get(release.fresh_pool, 0) <= most, (release.phase, table)
 
     def is_first(self, release: Release | None) -> bool:
         return release is not None and release.previous_pool is None
@@ -354,12 +380,12 @@ TestController.settings = settings(
 def world() -> Iterator[ControllerMachine]:
     """The same world without chance: a service with a stable runtime, and a release begun."""
     world = ControllerMachine()
-    world.submit(graphs=True, replicas=1, pause=False)
+    world.submit(graphs=True, replicas=1, pause=False, baseline=Baseline.STABLE)
     release = world.active()
     assert release is not None
     world.gates.soft[release.id] = Outcome.PASSED
     world.all_becomes_quiet()
-    world.submit(graphs=True, replicas=1, pause=False)
+    world.submit(graphs=True, replicas=1, pause=False, baseline=Baseline.STABLE)
     yield world
     world.teardown()
 

@@ -242,7 +242,9 @@ class NoWatch:
         return None
 
 
-def document(number: int, *, graphs: bool, replicas: int, pause: bool) -> ArtifactDocument:
+def document(
+    number: int, *, graphs: bool, replicas: int, pause: bool, baseline: str = "stable"
+) -> ArtifactDocument:
     return ArtifactDocument.model_validate(
         {
             "apiVersion": "canaryctl/v1",
@@ -258,6 +260,7 @@ def document(number: int, *, graphs: bool, replicas: int, pause: bool) -> Artifa
             },
             "replicas": replicas,
             "rollout": {
+                "baseline": baseline,
                 "steps": [{"weight": 25, "bake": "1s"}, {"weight": 50, "pause": pause}],
                 "interval": "1s",
                 "drain": "2s",

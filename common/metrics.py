@@ -4,7 +4,7 @@ An engine adapter maps signals to references, a sample source reads references, 
 for signals: the three meet only here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -64,3 +64,33 @@ class MetricRef:
     sum_over: tuple[str, ...] = ()
     born_at_zero: bool = True
     exists_with: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CustomSignal:
+    """A quantity that an artifact names itself, with what the engine calls it.
+
+    ``value``: the gate and what it is of it, ``queue_p90.histogram``; once in a release.
+    """
+
+    value: str
+    ref: MetricRef = field(compare=False)
+
+
+AnySignal = Signal | CustomSignal
+References = Mapping[Signal, MetricRef] | Mapping[AnySignal, MetricRef]
+"""What to read; the keys of a Mapping are invariant to a type checker, hence both."""
+
+
+def references(
+    wanted: Iterable[AnySignal], known: Mapping[Signal, MetricRef]
+) -> dict[AnySignal, MetricRef]:
+    """What to read for ``wanted``, of an engine that knows ``known``. A signal that it does not
+    know is left out: unknown, never zero."""
+    found: dict[AnySignal, MetricRef] = {}
+    for signal in wanted:
+        if isinstance(signal, CustomSignal):
+            found[signal] = signal.ref
+        elif signal in known:
+            found[signal] = known[signal]
+    return found

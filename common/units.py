@@ -1,4 +1,4 @@
-"""Durations and ratios as people write them: ``2m``, ``15s``, ``10%``.
+"""Durations, ratios and sizes as people write them: ``2m``, ``15s``, ``10%``, ``512MiB``.
 
 A bare number is refused where a unit could be meant: 10 may be 10 % or ten times.
 """
@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, PlainSerializer
 
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)(ms|s|m|h|d))")
+_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -49,6 +50,21 @@ def format_ratio(ratio: float) -> str:
     return f"{ratio * 100:.6g}%"
 
 
+def parse_bytes(text: object) -> int:
+    """Bytes of ``512MiB``, ``1.5GiB``; ValueError says what is allowed."""
+    if isinstance(text, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB)\s*", text)
+        if match:
+            return round(float(match.group(1)) * _BYTES[match.group(2)])
+    raise ValueError(f"found {text!r}, expected a size with its unit, such as 512MiB or 1.5GiB")
+
+
+def format_bytes(size: int) -> str:
+    """``536870912`` as ``512MiB``: exact, read back by :func:`parse_bytes`."""
+    unit = next(unit for unit, each in reversed(_BYTES.items()) if size % each == 0 or each == 1)
+    return f"{size // _BYTES[unit]}{unit}"
+
+
 Seconds = Annotated[
     float, BeforeValidator(parse_duration), PlainSerializer(format_duration, return_type=str)
 ]
@@ -58,3 +74,6 @@ Ratio = Annotated[
     float, BeforeValidator(parse_ratio), PlainSerializer(format_ratio, return_type=str)
 ]
 """A pydantic field as a share of one, written in per cent (``10%``)."""
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes), PlainSerializer(format_bytes, return_type=str)]
+"""A pydantic field in bytes, written with a unit (``512MiB``)."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from canaryctl.common.metrics import MetricRef, Signal
+from canaryctl.common.metrics import AnySignal, Signal, references
 from canaryctl.controller.catalog import Catalog
 from canaryctl.controller.model import GateRecord, Instance, Release, ReleaseKind
 from canaryctl.controller.plan import HARD_GATES, Plan
@@ -21,9 +21,8 @@ from canaryctl.controller.view import InstanceView, PoolView
 from canaryctl.gates.base import Event, Gate, GateContext, Look, State
 from canaryctl.gates.deltas import awaited, next_start, readable, window
 from canaryctl.gates.fold import fold
-from canaryctl.gates.latency import NAMES as LATENCY_NAMES
 from canaryctl.gates.outcome import GateResult, Outcome, Verdict
-from canaryctl.gates.registry import build, spends_alpha, undecidable
+from canaryctl.gates.registry import build, compares_latency, spends_alpha, undecidable
 from canaryctl.gates.samples import ArmWindow, Histogram, HistogramSet, Missing, Scrape, Series
 from canaryctl.gates.sources.base import SampleSource, Target
 from canaryctl.gates.spec import GateSpec
@@ -94,7 +93,7 @@ def gate_specs(release: Release, plan: Plan) -> tuple[GateSpec, ...]:
 def gate_context(release: Release, plan: Plan, specs: Sequence[GateSpec]) -> GateContext:
     """What holds for all gates of the release: α is shared by those that spend it."""
     return GateContext(
-        gates_total=max(1, sum(spends_alpha(spec.name) for spec in specs)),
+        gates_total=max(1, sum(spends_alpha(spec) for spec in specs)),
         detectable=release.document.rollout.detectable,
         interval_s=release.document.rollout.interval,
         canary_share=plan.deciding_share,
@@ -108,7 +107,7 @@ def undecidable_gates(release: Release, plan: Plan) -> tuple[str, ...]:
     context = gate_context(release, plan, specs)
     found = [f"{s.name}: {why}" for s in specs if (why := undecidable(s, context)) is not None]
     if plan.compares and all(step.unequal_load for step in plan.steps):
-        compared = [s.name for s in specs if s.name in LATENCY_NAMES and s.max_regression]
+        compared = [s.name for s in specs if compares_latency(s)]
         reasons = {step.unequal_load for step in plan.steps if step.unequal_load}
         found += [f"{name}: no step compares like with like ({min(reasons)})" for name in compared]
     return tuple(found)
@@ -278,21 +277,19 @@ class Judge:
         memory: _Memory,
         now: datetime,
     ) -> dict[str, Scrape]:
-        wanted = frozenset().union(*(gate.needs() for gate in memory.gates.values())) | {
-            Signal.REQUESTS
-        }
+        wanted: set[AnySignal] = {Signal.REQUESTS}
+        wanted.update(*(gate.needs() for gate in memory.gates.values()))
         source = self._source(release)
 
         def read(member: InstanceView) -> Scrape:
             artifact = self._catalog.artifact(member.instance.digest)
             known = self._catalog.engine(artifact.digest).metrics(artifact.runtime.engine.version)
-            refs: dict[Signal, MetricRef] = {s: known[s] for s in wanted if s in known}
             target = Target(
                 instance=member.instance.id,
                 url=self._metrics_url(member),
                 labels=self._labels(member.instance, release),
             )
-            return source.read(target, refs, now.timestamp())
+            return source.read(target, references(wanted, known), now.timestamp())
 
         return {scrape.instance: scrape for scrape in self._executor.map(read, members)}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from canaryctl.common.metrics import MetricRef, Signal
+from canaryctl.common.metrics import Signal, references
 from canaryctl.controller.catalog import Catalog
 from canaryctl.controller.model import Instance, InstanceState
 from canaryctl.controller.view import InstanceView
@@ -209,9 +209,8 @@ class Observer:
     def _read(self, instance: Instance, signals: Sequence[Signal], now: datetime) -> Scrape:
         artifact = self._catalog.artifact(instance.digest)
         known = self._catalog.engine(instance.digest).metrics(artifact.runtime.engine.version)
-        refs: dict[Signal, MetricRef] = {s: known[s] for s in signals if s in known}
         target = Target(instance.id, self.base_url(instance) + "/metrics", {})
-        return self._source.read(target, refs, now.timestamp())
+        return self._source.read(target, references(signals, known), now.timestamp())
 
 
 def _facts(tracker: _Tracker) -> dict[str, Any]:

@@ -1,12 +1,11 @@
 """Where a release's gates read their samples: the artifact says, else the settings."""
 
 import logging
-from collections.abc import Mapping
 from functools import partial
 from threading import Lock
 from typing import Final
 
-from canaryctl.common.metrics import MetricRef, Signal
+from canaryctl.common.metrics import References
 from canaryctl.controller.model import Release
 from canaryctl.controller.prometheus import URL, PrometheusSettings, request_headers
 from canaryctl.gates.samples import Missing, Scrape
@@ -30,7 +29,7 @@ class _NoServer:
 
     name = "prometheus"
 
-    def read(self, target: Target, refs: Mapping[Signal, MetricRef], at: float) -> Scrape:
+    def read(self, target: Target, refs: References, at: float) -> Scrape:
         return Scrape(target.instance, at, dict.fromkeys(refs, Missing(NO_SERVER)), self.name)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from canaryctl.common.metrics import Signal
+from canaryctl.common.metrics import AnySignal
 from canaryctl.gates.history import AaHistory
 from canaryctl.gates.outcome import GateResult
 from canaryctl.gates.samples import ArmWindow
@@ -65,7 +65,7 @@ class Gate(Protocol):
     spec: GateSpec
     hard: bool  # a predicate on events: spends no α, judged in every step
 
-    def needs(self) -> frozenset[Signal]:
+    def needs(self) -> frozenset[AnySignal]:
         """Signals it reads. One that the engine cannot give makes it inconclusive, by name."""
 
     def start(self) -> State: ...

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from canaryctl.common.metrics import Signal
+from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.gates.base import GateContext, Look, State
 from canaryctl.gates.outcome import GateResult, Outcome
 from canaryctl.gates.readings import series
@@ -83,7 +83,7 @@ class CountGate(ABC):
             )
 
     @abstractmethod
-    def needs(self) -> frozenset[Signal]: ...
+    def needs(self) -> frozenset[AnySignal]: ...
 
     @abstractmethod
     def _tally(self, arm: ArmWindow | None, who: str) -> Tally | Missing: ...
@@ -216,7 +216,7 @@ class ErrorRateGate(CountGate):
 
     _title, _unit, _subject, _phi = "Errors", "requests", "failed", PHI_REQUESTS
 
-    def needs(self) -> frozenset[Signal]:
+    def needs(self) -> frozenset[AnySignal]:
         return frozenset({Signal.REQUESTS, Signal.ERRORS})
 
     def _tally(self, arm: ArmWindow | None, who: str) -> Tally | Missing:
@@ -239,7 +239,7 @@ class GraphFallbackGate(CountGate):
 
     _title, _unit, _subject, _phi = "Graph fallback", "pure-decode steps", "ran eager", PHI_STEPS
 
-    def needs(self) -> frozenset[Signal]:
+    def needs(self) -> frozenset[AnySignal]:
         return frozenset({Signal.STEPS})
 
     def _tally(self, arm: ArmWindow | None, who: str) -> Tally | Missing:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from canaryctl.common.metrics import Signal
+from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.gates.samples import (
     ArmWindow,
     Delta,
@@ -80,7 +80,7 @@ def delta(before: Scrape, after: Scrape) -> Delta | Skipped:
         return Skipped(f"the later scrape is {-span:g} s older than the earlier one")
     if before.born is not None and after.born is not None and before.born != after.born:
         return Skipped("restarted: the process is another one than at the last scrape")
-    values: dict[Signal, Value] = {}
+    values: dict[AnySignal, Value] = {}
     for signal, value in after.values.items():
         earlier = before.values.get(signal, Missing("not asked for at the last scrape"))
         try:
@@ -145,7 +145,7 @@ def next_start(before: Mapping[str, Scrape], after: Mapping[str, Scrape]) -> dic
     return found
 
 
-def _difference(signal: Signal, before: Value, after: Value) -> Value:
+def _difference(signal: AnySignal, before: Value, after: Value) -> Value:
     if isinstance(after, Missing) or signal in LATER_VALUE:
         return after
     if isinstance(before, Missing):

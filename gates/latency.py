@@ -6,9 +6,10 @@ runtimes it is :class:`~canaryctl.gates.rules.block_share.BlockShare`.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 
-from canaryctl.common.metrics import Signal
+from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.gates.base import GateContext, Look, State
 from canaryctl.gates.outcome import GateResult, Outcome
 from canaryctl.gates.readings import Buckets, align, histogram
@@ -42,18 +43,41 @@ CONTRADICTED = "but the quantile as measured is worse than that: it is waited fo
 LATEST_CHUNKS = 2  # 5 to 10 minutes
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One quantile (0–1) of one histogram of seconds; ``title`` and ``unit``: in words, the
+    latter plural. ``phi``: the dependence assumed for an absolute limit."""
+
+    signal: AnySignal
+    p: float
+    title: str
+    unit: str
+    phi: float
+
+
+def named(name: str) -> Asked:
+    """What the gate of that name asks."""
+    signal, _, quantile = name.partition("_")
+    is_tokens = SIGNALS[signal] is Signal.ITL
+    return Asked(
+        SIGNALS[signal],
+        QUANTILES[quantile],
+        f"{signal.upper()} {quantile}",
+        "tokens" if is_tokens else "requests",
+        PHI_TOKENS if is_tokens else PHI_REQUESTS,
+    )
+
+
 class LatencyGate:
     """One quantile of one latency."""
 
     hard = False
 
-    def __init__(self, spec: GateSpec, context: GateContext) -> None:
+    def __init__(self, spec: GateSpec, context: GateContext, asked: Asked | None = None) -> None:
         self.spec = spec
-        name, _, quantile = spec.name.partition("_")
-        self._signal, self._p = SIGNALS[name], QUANTILES[quantile]
-        self._title = f"{name.upper()} {quantile}"
-        is_tokens = self._signal is Signal.ITL
-        self._unit = "tokens" if is_tokens else "requests"
+        asked = asked or named(spec.name)
+        self._signal, self._p, self._title = asked.signal, asked.p, asked.title
+        self._unit = asked.unit
         self._regression: BlockShare | None = None
         self._limit: QuantileLimit | None = None
         tolerance = spec.max_regression if context.has_baseline else None
@@ -62,10 +86,9 @@ class LatencyGate:
         if tolerance is not None:
             self._regression = BlockShare(self._p, tolerance, spec.margin, bars, self._unit)
         if spec.max_seconds is not None:
-            phi = PHI_TOKENS if is_tokens else PHI_REQUESTS
-            self._limit = QuantileLimit(self._p, spec.max_seconds, phi, bars, self._unit)
+            self._limit = QuantileLimit(self._p, spec.max_seconds, asked.phi, bars, self._unit)
 
-    def needs(self) -> frozenset[Signal]:
+    def needs(self) -> frozenset[AnySignal]:
         return frozenset({self._signal})
 
     def start(self) -> State:

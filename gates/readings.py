@@ -4,10 +4,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from canaryctl.common.metrics import Signal
+from canaryctl.common.metrics import AnySignal
 from canaryctl.gates.deltas import histogram_fault
 from canaryctl.gates.samples import (
-    AMBIGUOUS,
     ArmWindow,
     Histogram,
     HistogramSet,
@@ -15,6 +14,7 @@ from canaryctl.gates.samples import (
     Missing,
     Series,
     Value,
+    is_error,
 )
 
 
@@ -35,7 +35,7 @@ class Buckets:
         return list(self.edges[:-1])
 
 
-def histogram(arm: ArmWindow | None, signal: Signal, who: str) -> Buckets | Missing:
+def histogram(arm: ArmWindow | None, signal: AnySignal, who: str) -> Buckets | Missing:
     """The arm's histogram over the instances that have one."""
     found: list[Histogram] = []
     faults: list[str] = []
@@ -48,14 +48,14 @@ def histogram(arm: ArmWindow | None, signal: Signal, who: str) -> Buckets | Miss
                 faults.append(f"{instance}: the histogram cannot be used: {fault}")
         else:
             faults.append(f"{instance}: {_why_not(value, 'a histogram')}")
-    if _is_ambiguous(faults) or not found:
+    if any(map(is_error, faults)) or not found:
         return _missing(arm, signal, who, faults)
     summed = _sum(found)
     return summed if summed is not None else _different_edges(signal, who)
 
 
 def histogram_set(
-    arm: ArmWindow | None, signal: Signal, who: str
+    arm: ArmWindow | None, signal: AnySignal, who: str
 ) -> dict[Labels, Buckets] | Missing:
     """The arm's histograms by labels, each over the instances that have it.
 
@@ -75,7 +75,7 @@ def histogram_set(
         readable = True
         for labels, one in value.histograms.items():
             found.setdefault(labels, []).append(one)
-    if _is_ambiguous(faults) or not readable:
+    if any(map(is_error, faults)) or not readable:
         return _missing(arm, signal, who, faults)
     summed: dict[Labels, Buckets] = {}
     for labels, histograms in found.items():
@@ -86,7 +86,7 @@ def histogram_set(
     return summed
 
 
-def series(arm: ArmWindow | None, signal: Signal, who: str) -> dict[Labels, float] | Missing:
+def series(arm: ArmWindow | None, signal: AnySignal, who: str) -> dict[Labels, float] | Missing:
     """The arm's counters by labels, over the instances that have them."""
     found: dict[Labels, float] = {}
     readable = False
@@ -100,13 +100,13 @@ def series(arm: ArmWindow | None, signal: Signal, who: str) -> dict[Labels, floa
             readable = True
             for labels, count in value.values.items():
                 found[labels] = found.get(labels, 0.0) + count
-    if _is_ambiguous(faults) or not readable:
+    if any(map(is_error, faults)) or not readable:
         return _missing(arm, signal, who, faults)
     return found
 
 
 def each_series(
-    arm: ArmWindow | None, signal: Signal, who: str
+    arm: ArmWindow | None, signal: AnySignal, who: str
 ) -> list[tuple[str, Series]] | Missing:
     """(instance, series) for every instance with a delta; Missing if any of them cannot say."""
     pairs = list(_values(arm, signal))
@@ -143,11 +143,11 @@ def _sum(found: list[Histogram]) -> Buckets | None:
     return Buckets(edges, tuple(sum(column) for column in columns))
 
 
-def _different_edges(signal: Signal, who: str) -> Missing:
+def _different_edges(signal: AnySignal, who: str) -> Missing:
     return Missing(f"{signal.value} of the {who}: its instances have different bucket edges")
 
 
-def _values(arm: ArmWindow | None, signal: Signal) -> Iterator[tuple[str, Value]]:
+def _values(arm: ArmWindow | None, signal: AnySignal) -> Iterator[tuple[str, Value]]:
     for item in arm.deltas if arm is not None else ():
         yield item.instance, item.values.get(signal, Missing("the engine does not say"))
 
@@ -156,11 +156,7 @@ def _why_not(value: Value, expected: str) -> str:
     return value.reason if isinstance(value, Missing) else f"not {expected}"
 
 
-def _is_ambiguous(faults: list[str]) -> bool:
-    return any(AMBIGUOUS in fault for fault in faults)
-
-
-def _missing(arm: ArmWindow | None, signal: Signal, who: str, faults: list[str]) -> Missing:
+def _missing(arm: ArmWindow | None, signal: AnySignal, who: str, faults: list[str]) -> Missing:
     if arm is None:
         return Missing(f"{signal.value}: there is no {who} to read")
     reasons = faults or [f"{instance}: {why}" for instance, why in sorted(arm.skipped.items())]

@@ -1,16 +1,16 @@
 """Gates by name: what there is, which limits each takes, and how one is made."""
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from canaryctl.common.errors import UnknownNameError
 from canaryctl.common.units import format_ratio
-from canaryctl.gates import capacity, counts, events, latency
+from canaryctl.gates import capacity, counts, custom, events, latency
 from canaryctl.gates.base import Gate, GateContext
 from canaryctl.gates.spec import GateSpec
 
-LIMITS = ("max_regression", "max_ratio", "max", "max_seconds")
+LIMITS = ("max_regression", "max_ratio", "min_ratio", "max", "max_seconds", "max_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ GATES: Mapping[str, Family] = {
     ),
     events.PROGRESS: Family(events.ProgressGate, ("max_seconds",), spends_alpha=False, hard=True),
 }
+CUSTOM_RATIO = Family(custom.CustomRatioGate, ("max_ratio", "max_regression"))
+CUSTOM_HISTOGRAM = Family(custom.custom_histogram_gate, ("max_regression", "max_seconds"))
 HARD_NAMES = frozenset(name for name, family in GATES.items() if family.hard)
 
 
@@ -52,17 +54,22 @@ def known_names() -> tuple[str, ...]:
 
 def build(spec: GateSpec, context: GateContext) -> Gate:
     """The gate; UnknownNameError for a name that is none. Check the specs first."""
-    return _family(spec.name).make(spec, context)
+    return _family(spec).make(spec, context)
 
 
-def spends_alpha(name: str) -> bool:
+def spends_alpha(spec: GateSpec) -> bool:
     """Whether the gate counts in ``GateContext.gates_total``."""
-    return _family(name).spends_alpha
+    return _family(spec).spends_alpha
+
+
+def compares_latency(spec: GateSpec) -> bool:
+    """Whether the gate compares latencies of both arms, which needs an equal load."""
+    return spec.max_regression is not None and _family(spec) in (_LATENCY, CUSTOM_HISTOGRAM)
 
 
 def undecidable(spec: GateSpec, context: GateContext) -> str | None:
     """Why this gate can never support promotion in this release, known before it begins."""
-    family = _family(spec.name)
+    family = _family(spec)
     if family.hard or spec.max_regression is None:
         return None
     absolute = spec.max_ratio is not None or spec.max_seconds is not None
@@ -81,32 +88,53 @@ def check(specs: Sequence[GateSpec]) -> list[Mistake]:
     mistakes: list[Mistake] = []
     seen: dict[str, int] = {}
     for index, spec in enumerate(specs):
-        if spec.name not in GATES:
+        if spec.name not in GATES and not spec.is_custom:
             mistakes.append((index, "name", _unknown(spec.name)))
             continue
         if spec.name in seen:
             message = f"{spec.name} is gate {seen[spec.name] + 1} already; each name goes once"
             mistakes.append((index, "name", message))
         seen.setdefault(spec.name, index)
-        mistakes += [(index, *found) for found in _limits(spec) + _numbers(spec)]
+        found = [*_custom(spec), *_limits(spec), *_numbers(spec)]
+        mistakes += [(index, field, message) for field, message in found]
     return mistakes
 
 
-def _family(name: str) -> Family:
-    try:
-        return GATES[name]
-    except KeyError:
-        raise UnknownNameError("gate", name, GATES) from None
+def _family(spec: GateSpec) -> Family:
+    if spec.name in GATES:
+        return GATES[spec.name]
+    if spec.numerator is not None or spec.denominator is not None:
+        return CUSTOM_RATIO
+    if spec.histogram is not None or spec.quantile is not None:
+        return CUSTOM_HISTOGRAM
+    raise UnknownNameError("gate", spec.name, GATES)
+
+
+def _custom(spec: GateSpec) -> Iterable[tuple[str, str]]:
+    if spec.name in GATES:
+        if spec.is_custom or spec.phi is not None:
+            yield (
+                "name",
+                (
+                    f"{spec.name} says itself what it measures; a gate of your own metrics "
+                    "(numerator and denominator, or histogram and quantile) needs a name of its own"
+                ),
+            )
+        return
+    yield from custom.faults(spec)
 
 
 def _unknown(name: str) -> str:
     close = difflib.get_close_matches(name, GATES, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
-    return f"found the gate {name!r}, expected one of {', '.join(known_names())}{hint}"
+    return (
+        f"found the gate {name!r}, expected one of {', '.join(known_names())}{hint}, or a gate of "
+        "your own with numerator and denominator, or histogram and quantile"
+    )
 
 
 def _limits(spec: GateSpec) -> list[tuple[str, str]]:
-    family = GATES[spec.name]
+    family = _family(spec)
     given = [limit for limit in LIMITS if getattr(spec, limit) is not None]
     takes = " or ".join(family.limits)
     found = [
@@ -141,7 +169,7 @@ def _tolerance(spec: GateSpec, tolerance: float) -> list[tuple[str, str]]:
         if tolerance < 1:
             return []
         return [("max_regression", f"found {format_ratio(tolerance)}, expected less than 100 %")]
-    if spec.name in latency.NAMES and tolerance <= 0:
+    if compares_latency(spec) and tolerance <= 0:
         return [("max_regression", "found 0%, expected more: no two runs are equally fast")]
     if "margin" in spec.model_fields_set and spec.margin <= tolerance:
         expected = f"more than max_regression ({format_ratio(tolerance)}), which is allowed"

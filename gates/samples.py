@@ -7,7 +7,7 @@ A look takes the difference of two scrapes of the same instance, never ``rate()`
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from canaryctl.common.metrics import Signal
+from canaryctl.common.metrics import AnySignal
 
 Labels = tuple[tuple[str, str], ...]  # sorted (name, value) pairs
 
@@ -43,6 +43,7 @@ class HistogramSet:
 
 
 AMBIGUOUS = "ambiguous"  # how the reason begins where several series answer for one
+NO_SUCH_METRIC = "no such metric"  # how it begins where an artifact names what is not exported
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,16 @@ class Missing:
     """Why a signal has no value. Never read as zero, never as a pass."""
 
     reason: str
+
+    @property
+    def is_error(self) -> bool:
+        """Whether waiting cannot help: the question does not fit what the engine exports."""
+        return is_error(self.reason)
+
+
+def is_error(reason: str) -> bool:
+    """See :attr:`Missing.is_error`; the reason may stand within a longer one."""
+    return AMBIGUOUS in reason or NO_SUCH_METRIC in reason
 
 
 Value = Histogram | HistogramSet | Series | Missing
@@ -66,7 +77,7 @@ class Scrape:
 
     instance: str
     at: float
-    values: Mapping[Signal, Value]
+    values: Mapping[AnySignal, Value]
     source: str = ""
     raw: str = ""
     born: float | None = None
@@ -81,7 +92,7 @@ class Delta:
 
     instance: str
     span_s: float
-    values: Mapping[Signal, Value]
+    values: Mapping[AnySignal, Value]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from canaryctl.gates.base import GateContext
 from canaryctl.gates.outcome import Outcome
-from canaryctl.gates.samples import AMBIGUOUS, Missing
+from canaryctl.gates.samples import Missing
 from canaryctl.gates.spec import GateSpec
 from canaryctl.gates.wording import percent
 
@@ -76,7 +76,7 @@ def judge(
     if found is Outcome.FAILED:
         return found, False
     if missing is not None:
-        return (Outcome.ERROR if AMBIGUOUS in missing.reason else Outcome.INCONCLUSIVE), False
+        return (Outcome.ERROR if missing.is_error else Outcome.INCONCLUSIVE), False
     if not enough:
         return Outcome.INCONCLUSIVE, False
     return found, harmless(standings)

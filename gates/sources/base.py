@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from canaryctl.common.metrics import MetricRef, Signal
+from canaryctl.common.metrics import References
 from canaryctl.gates.samples import Scrape
 
 
@@ -20,6 +20,6 @@ class Target:
 class SampleSource(Protocol):
     name: str
 
-    def read(self, target: Target, refs: Mapping[Signal, MetricRef], at: float) -> Scrape:
+    def read(self, target: Target, refs: References, at: float) -> Scrape:
         """Raw cumulative values now. Never raises for what the far side does: a signal that
         cannot be read is :class:`~canaryctl.gates.samples.Missing` with the reason."""

@@ -4,18 +4,20 @@ A metrics page has hundreds of kilobytes, of which a release reads a few hundred
 chosen by the name that they begin with; prometheus_client's parser reads their labels.
 """
 
+import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from canaryctl.common.metrics import MetricKind, MetricRef, Signal
+from canaryctl.common.metrics import AnySignal, CustomSignal, MetricKind, MetricRef, References
 from canaryctl.gates.deltas import histogram_fault
 from canaryctl.gates.samples import (
     AMBIGUOUS,
+    NO_SUCH_METRIC,
     Histogram,
     HistogramSet,
     Labels,
@@ -42,7 +44,7 @@ class Sample:
 class Page:
     """What a page says of the signals asked for. ``raw``: the lines it was taken from."""
 
-    values: Mapping[Signal, Value]
+    values: Mapping[AnySignal, Value]
     raw: str
     born: float | None
 
@@ -51,22 +53,39 @@ class _Unreadable(Exception):  # noqa: N818  not an error of ours: a page that w
     """Why a signal cannot be read; becomes Missing."""
 
 
-def read_page(text: str, refs: Mapping[Signal, MetricRef]) -> Page:
-    """Values of ``refs`` on the page. What cannot be read is Missing with the reason."""
+class _NoSuchMetric(_Unreadable):
+    """The page has no series of that name, whatever its labels."""
+
+
+def read_page(
+    text: str,
+    refs: References,
+    exported: Callable[[], Iterable[str]] | None = None,
+) -> Page:
+    """Values of ``refs`` on the page. What cannot be read is Missing with the reason; where an
+    artifact named a metric that is not there, the reason names those that come close.
+
+    ``exported``: every name that the engine exports, where ``text`` holds but those asked for.
+    """
     lines = _lines_by_name(text, names(refs))
-    values: dict[Signal, Value] = {}
+    values: dict[AnySignal, Value] = {}
     used: dict[str, None] = {}
     for signal, ref in refs.items():
         try:
             values[signal], matched = _read(ref, lines)
             used.update(dict.fromkeys(matched))
+        except _NoSuchMetric as why:
+            values[signal] = Missing(str(why))
+            if isinstance(signal, CustomSignal):
+                every = exported() if exported is not None else _every_name(text)
+                values[signal] = Missing(_no_such_metric(ref, every))
         except _Unreadable as why:
             values[signal] = Missing(str(why))
     born = _born(lines.get(BORN, []))
     return Page(values, "".join(f"{line}\n" for line in used), born)
 
 
-def names(refs: Mapping[Signal, MetricRef]) -> frozenset[str]:
+def names(refs: References) -> frozenset[str]:
     """Every name of a series that reading ``refs`` may need, the process's start among them."""
     wanted = {name for ref in refs.values() for name in _sample_names(ref)} | {BORN}
     witnesses = {ref.exists_with for ref in refs.values() if ref.exists_with is not None}
@@ -79,6 +98,22 @@ def _sample_names(ref: MetricRef) -> tuple[str, ...]:
     if ref.kind in _COUNTERS and not ref.name.endswith("_total"):
         return (ref.name, f"{ref.name}_total")
     return (ref.name,)
+
+
+def _every_name(text: str) -> Iterable[str]:
+    return (re.split(r"[{\s]", line, maxsplit=1)[0] for line in text.split("\n"))
+
+
+def _no_such_metric(ref: MetricRef, exported: Iterable[str]) -> str:
+    """``exported`` holds histograms by the names of their parts."""
+    kind = "histogram" if ref.kind in _HISTOGRAMS else "counter"
+    found = {name for name in exported if name and not name.startswith("#")}
+    histograms = {name.removesuffix("_bucket") for name in found if name.endswith("_bucket")}
+    parts = {f"{name}{part}" for name in histograms for part in ("_bucket", "_sum")}
+    of_kind = histograms if kind == "histogram" else found - parts
+    close = difflib.get_close_matches(ref.name, sorted(of_kind), n=3, cutoff=0.6)
+    hint = f"; it has {' and '.join(close)}" if close else f"; none of its {kind}s is called so"
+    return f"{NO_SUCH_METRIC} as the {kind} {ref.name} is exported by the engine{hint}"
 
 
 def _family_names(name: str) -> tuple[str, ...]:
@@ -214,9 +249,15 @@ def _absent(ref: MetricRef, lines: Mapping[str, list[str]]) -> tuple[Value, list
             if name in lines:
                 none = HistogramSet({}) if ref.kind is MetricKind.HISTOGRAM_SET else Series({})
                 return none, lines[name][:1]
-        raise _Unreadable(f"{ref.name} is absent, and so is {ref.exists_with}")
+        raise _NoSuchMetric(f"{ref.name} is absent, and so is {ref.exists_with}")
     matching = f" with {dict(ref.match)}" if ref.match else ""
-    raise _Unreadable(f"{ref.name}{matching} is absent from the page")
+    absent = f"{ref.name}{matching} is absent from the page"
+    present = next((lines[name] for name in _sample_names(ref) if name in lines), [])
+    if not present:
+        raise _NoSuchMetric(absent)
+    groups = sorted(_grouped(ref, _parse(present)))
+    shown = ", ".join(_shown(ref.name, labels) for labels in groups[:3])
+    raise _Unreadable(f"{absent}, which has {shown}")
 
 
 def _require_one(ref: MetricRef, groups: Mapping[Labels, list[Sample]]) -> None:

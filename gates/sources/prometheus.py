@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from canaryctl.common.errors import CanaryctlError
-from canaryctl.common.metrics import MetricRef, Signal
+from canaryctl.common.metrics import References
 from canaryctl.gates.samples import AMBIGUOUS, Missing, Scrape
 from canaryctl.gates.sources.base import Target
 from canaryctl.gates.sources.exposition import names, read_page
@@ -104,7 +104,7 @@ class PrometheusSource:
         )
         self._session.mount(self._url, HTTPAdapter(pool_maxsize=CONNECTIONS, max_retries=retry))
 
-    def read(self, target: Target, refs: Mapping[Signal, MetricRef], at: float) -> Scrape:
+    def read(self, target: Target, refs: References, at: float) -> Scrape:
         """See :class:`~canaryctl.gates.sources.base.SampleSource`. ``at`` of what is returned is
         the time of the scrape that was read; of one that could not be read, the time asked for."""
         try:
@@ -112,7 +112,7 @@ class PrometheusSource:
             text = self._page(target, refs, scraped_at, scraping)
         except _NoSample as why:
             return Scrape(target.instance, at, dict.fromkeys(refs, Missing(str(why))), self.name)
-        page = read_page(text, refs)
+        page = read_page(text, refs, lambda: self._exported(target, scraped_at))
         raw = f"# {_UP}{_braces(scraping)} 1 {_milliseconds(scraped_at)}\n{page.raw}"
         return Scrape(target.instance, scraped_at, page.values, self.name, raw, page.born)
 
@@ -143,7 +143,7 @@ class PrometheusSource:
     def _page(
         self,
         target: Target,
-        refs: Mapping[Signal, MetricRef],
+        refs: References,
         scraped_at: float,
         scraping: Labels,
     ) -> str:
@@ -167,6 +167,14 @@ class PrometheusSource:
             for labels, value in found
             if labels[_NAME] != _UP
         )
+
+    def _exported(self, target: Target, scraped_at: float) -> list[str]:
+        """Names of all series of the target; none where they cannot be asked for."""
+        query = f"count by ({_NAME}) ({_braces(target.labels)})"
+        try:
+            return self._ask(query, scraped_at, lambda series: str(series["metric"][_NAME]))
+        except _NoSample:
+            return []
 
     def _ask(self, query: str, at: float, take: Callable[[Any], T]) -> list[T]:
         """What ``take`` makes of each series in the answer to an instant query."""

@@ -1,11 +1,10 @@
 """Reads an instance's own metrics page over HTTP."""
 
 import time
-from collections.abc import Mapping
 
 import httpx
 
-from canaryctl.common.metrics import MetricRef, Signal
+from canaryctl.common.metrics import References
 from canaryctl.gates.samples import Missing, Scrape
 from canaryctl.gates.sources.base import Target
 from canaryctl.gates.sources.exposition import read_page
@@ -31,7 +30,7 @@ class ScrapeSource:
             timeout=timeout_s, headers={"accept": _TEXT}, trust_env=False, follow_redirects=False
         )
 
-    def read(self, target: Target, refs: Mapping[Signal, MetricRef], at: float) -> Scrape:
+    def read(self, target: Target, refs: References, at: float) -> Scrape:
         """See :class:`~canaryctl.gates.sources.base.SampleSource`."""
         try:
             page = read_page(self._get(target.url), refs)

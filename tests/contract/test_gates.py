@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from canaryctl.common.metrics import Signal
+from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.gates import registry
 from canaryctl.gates.base import Event, Gate, GateContext, Look, State
 from canaryctl.gates.outcome import GateResult, Outcome
@@ -59,7 +59,7 @@ def latencies(slow: bool, requests: int = 60) -> Histogram:
 FAST, SLOW = latencies(False), latencies(True)
 
 
-def values(bad: bool) -> dict[Signal, Value]:
+def values(bad: bool) -> dict[AnySignal, Value]:
     histogram = SLOW if bad else FAST
     return {
         Signal.TTFT: histogram,
@@ -88,7 +88,7 @@ def values(bad: bool) -> dict[Signal, Value]:
     }
 
 
-def arm(found: Mapping[Signal, Value], name: str = "c0") -> ArmWindow:
+def arm(found: Mapping[AnySignal, Value], name: str = "c0") -> ArmWindow:
     return ArmWindow((Delta(name, 2.0, found),), 1)
 
 
@@ -186,7 +186,7 @@ def test_missing_signals_are_named_and_never_a_pass(name: str) -> None:
         return
     state, _ = judged(name, bad=False)
     why = "no answer within 2 s"
-    missing: dict[Signal, Value] = dict.fromkeys(gate.needs(), Missing(why))
+    missing: dict[AnySignal, Value] = dict.fromkeys(gate.needs(), Missing(why))
     for side in ("canary", "baseline"):
         changes: dict[str, Any] = {side: arm(missing)}
         _, result = gate.look(state, look(500.0, **changes))
@@ -217,7 +217,7 @@ def test_ambiguous_series_are_an_error_that_names_them(name: str) -> None:
     if gate.hard:
         return
     why = "ambiguous: 2 series where one is expected: a{engine=0}, a{engine=1}"
-    ambiguous: dict[Signal, Value] = dict.fromkeys(gate.needs(), Missing(why))
+    ambiguous: dict[AnySignal, Value] = dict.fromkeys(gate.needs(), Missing(why))
     _, result = gate.look(gate.start(), look(0.0, canary=arm(ambiguous)))
     assert result.outcome is Outcome.ERROR
     assert "a{engine=1}" in result.reason
@@ -248,7 +248,7 @@ ODD: list[Value] = [
 @pytest.mark.parametrize("odd", ODD, ids=repr)
 def test_no_data_however_odd_raises_or_fails(name: str, odd: Value) -> None:
     gate = build(name)
-    strange: dict[Signal, Value] = dict.fromkeys(Signal, odd)
+    strange: dict[AnySignal, Value] = dict.fromkeys(Signal, odd)
     for canary, baseline in (
         (strange, values(False)),
         (values(False), strange),
@@ -276,7 +276,7 @@ def test_reasons_are_for_people(name: str) -> None:
 def test_a_look_of_eight_gates_with_190_edges_costs_milliseconds() -> None:
     fine = [*(0.02 * 1.1 ** (k / 2) for k in range(189)), math.inf]
     buckets = tuple((edge, 60 if edge > 0.3 else min(60, k // 2)) for k, edge in enumerate(fine))
-    found: dict[Signal, Value] = dict.fromkeys(Signal, Histogram(buckets, 6.0))
+    found: dict[AnySignal, Value] = dict.fromkeys(Signal, Histogram(buckets, 6.0))
     names = [f"{s}_{q}" for s in ("ttft", "tpot", "itl", "e2e") for q in ("p99", "p90")]
     gates = [build(name) for name in names]
     states = [gate.start() for gate in gates]

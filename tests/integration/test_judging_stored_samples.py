@@ -1,6 +1,6 @@
 """The judge over a store of samples: real store, real gates, scrapes as the test wants them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from canaryctl.common.metrics import MetricRef, Signal
+from canaryctl.common.metrics import AnySignal, References, Signal
 from canaryctl.controller.artifact.digest import digest_of
 from canaryctl.controller.artifact.loader import LoadedArtifact
 from canaryctl.controller.artifact.schema import ArtifactDocument
@@ -24,7 +24,7 @@ from canaryctl.controller.store import Store, open_store
 from canaryctl.controller.submit import Submitter
 from canaryctl.controller.view import InstanceView, PoolView
 from canaryctl.gates.outcome import GateResult
-from canaryctl.gates.samples import Missing, Scrape, Series
+from canaryctl.gates.samples import Missing, Scrape, Series, Value
 from canaryctl.gates.sources.base import Target
 from canaryctl.runtimes.engines.registry import engine
 from tests.support.artifacts import artifact
@@ -44,10 +44,13 @@ class Stored:
 
     def scraped(self, name: str, at: float, requests: float, errors: float = 0) -> None:
         """The instance's page at that time (seconds after T0)."""
-        values = {Signal.REQUESTS: Series({(): requests}), Signal.ERRORS: Series({(): errors})}
+        values: dict[AnySignal, Value] = {
+            Signal.REQUESTS: Series({(): requests}),
+            Signal.ERRORS: Series({(): errors}),
+        }
         self.scrapes[name] = Scrape(name, T0.timestamp() + at, values, self.name, f"{requests}\n")
 
-    def read(self, target: Target, refs: Mapping[Signal, MetricRef], at: float) -> Scrape:
+    def read(self, target: Target, refs: References, at: float) -> Scrape:
         self.asked.append(target)
         found = self.scrapes.get(target.instance)
         if self.down or found is None:

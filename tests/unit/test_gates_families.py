@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from canaryctl.common.errors import UnknownNameError
-from canaryctl.common.metrics import Signal
+from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.gates import registry
 from canaryctl.gates.base import Event, GateContext, Look
 from canaryctl.gates.fold import fold
@@ -31,7 +31,7 @@ def context(**changes: Any) -> GateContext:
     return GateContext(**{**given, **changes})
 
 
-def arm(*instances: dict[Signal, Value]) -> ArmWindow:
+def arm(*instances: dict[AnySignal, Value]) -> ArmWindow:
     return ArmWindow(
         tuple(Delta(f"i{k}", 2.0, values) for k, values in enumerate(instances)), len(instances)
     )
@@ -57,7 +57,7 @@ def judge(
 # ---------------------------------------------------------- error_rate
 
 
-def requests(errors: float, total: float) -> dict[Signal, Value]:
+def requests(errors: float, total: float) -> dict[AnySignal, Value]:
     return {Signal.ERRORS: Series({(): errors}), Signal.REQUESTS: Series({(): total})}
 
 
@@ -105,7 +105,7 @@ def test_a_failure_counted_before_its_request_is_no_contradiction() -> None:
 # ------------------------------------------------------ graph_fallback
 
 
-def steps(**counts: float) -> dict[Signal, Value]:
+def steps(**counts: float) -> dict[AnySignal, Value]:
     """``full=…``, ``prefill=…`` (eager, not pure decode), or a reason of eager decode steps."""
     series: dict[tuple[tuple[str, str], ...], float] = {}
     for what, count in counts.items():
@@ -152,7 +152,7 @@ def test_one_burst_of_eager_steps_does_not_fail() -> None:
 
 
 def test_an_engine_that_cannot_say_is_unknown() -> None:
-    silent: list[dict[Signal, Value]] = [
+    silent: list[dict[AnySignal, Value]] = [
         {},
         {Signal.STEPS: Series({(("mode", "NONE"),): 5.0})},
     ]
@@ -248,7 +248,7 @@ def test_progress_needs_a_generation_to_have_ended() -> None:
 # ----------------------------------------------------- max_concurrency
 
 
-def cache(**labels: str) -> dict[Signal, Value]:
+def cache(**labels: str) -> dict[AnySignal, Value]:
     return {Signal.CACHE_CONFIG: Series({tuple(sorted(labels.items())): 1.0})}
 
 
@@ -360,9 +360,9 @@ def test_what_can_never_be_decided_is_known_before() -> None:
     both = spec("ttft_p99", max_regression="50%", max_seconds="2s")
     assert registry.undecidable(both, context(has_baseline=False)) is None
     assert registry.undecidable(spec("oom", max=0), context(has_baseline=False)) is None
-    assert registry.spends_alpha("ttft_p99")
-    assert not registry.spends_alpha("oom")
-    assert not registry.spends_alpha("max_concurrency")
+    assert registry.spends_alpha(spec("ttft_p99"))
+    assert not registry.spends_alpha(spec("oom"))
+    assert not registry.spends_alpha(spec("max_concurrency"))
 
 
 # ---------------------------------------------------------------- fold

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canaryctl.common.metrics import MetricKind, MetricRef, Signal
+from canaryctl.common.metrics import AnySignal, MetricKind, MetricRef, Signal
 from canaryctl.gates.deltas import Skipped, delta, window
 from canaryctl.gates.readings import Buckets, histogram_set
 from canaryctl.gates.samples import (
@@ -30,7 +30,7 @@ INF = math.inf
 
 
 def scrape(
-    at: float, values: Mapping[Signal, Value], *, instance: str = "c0", born: float | None = None
+    at: float, values: Mapping[AnySignal, Value], *, instance: str = "c0", born: float | None = None
 ) -> Scrape:
     return Scrape(instance, at, values, born=born)
 
@@ -191,8 +191,8 @@ def test_a_reset_skips_the_instance(before: Value, after: Value, says: str) -> N
 
 
 def test_another_process_is_a_restart_even_where_all_counters_grew() -> None:
-    values = {Signal.REQUESTS: counter(5)}
-    later = {Signal.REQUESTS: counter(50)}
+    values: dict[AnySignal, Value] = {Signal.REQUESTS: counter(5)}
+    later: dict[AnySignal, Value] = {Signal.REQUESTS: counter(50)}
     found = delta(scrape(1, values, born=100.0), scrape(3, later, born=101.5))
     assert isinstance(found, Skipped)
     assert "restarted" in found.reason

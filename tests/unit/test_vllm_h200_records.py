@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from canaryctl.common.metrics import Signal
+from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.gates.samples import Histogram, Missing, Series, Value
 from canaryctl.gates.sources.exposition import read_page
 from canaryctl.runtimes.engines.base import LogFacts, Stage
@@ -21,7 +21,7 @@ def facts(name: str) -> LogFacts:
     return ENGINE.read_log(lines, VERSION)
 
 
-def values(name: str) -> dict[Signal, Value]:
+def values(name: str) -> dict[AnySignal, Value]:
     page = read_page((RECORDS / f"metrics-{name}.txt").read_text(), ENGINE.metrics(VERSION))
     return dict(page.values)
 

@@ -12,7 +12,9 @@ from datetime import datetime
 from typing import Any
 
 from canaryctl.common.metrics import AnySignal, Signal, references
+from canaryctl.controller import likeness
 from canaryctl.controller.catalog import Catalog
+from canaryctl.controller.likeness import Trail, follow
 from canaryctl.controller.model import GateRecord, Instance, Release, ReleaseKind
 from canaryctl.controller.plan import HARD_GATES, Plan
 from canaryctl.controller.states import Phase
@@ -72,6 +74,7 @@ class _Memory:
     asked_at: datetime | None = None
     awaits: bool = False  # when last asked, an instance had no new sample yet
     blind: str | None = None  # why an arm could not be read when last asked
+    trail: Trail = field(default_factory=Trail)
     looks: int = 0
     step: int = -1
     step_requests: int = 0
@@ -258,11 +261,15 @@ class Judge:
         )
         answered = _requests(canary_window)
         memory.step_requests += answered
+        memory.trail, unlike = follow(
+            memory.trail, release, plan, before, canary_window, baseline_window, base.at
+        )
         look = Look(
             at=base.at,
             canary=canary_window,
             baseline=baseline_window,
-            unequal_load=self._unequal(release, plan, canary_window, baseline_window),
+            unequal_load=unlike.load,
+            unequal_prefix=unlike.prefix,
             canary_limits=self._limits(canary),
             baseline_limits=self._limits(baseline),
             canary_events=base.canary_events,
@@ -277,7 +284,7 @@ class Judge:
         memory: _Memory,
         now: datetime,
     ) -> dict[str, Scrape]:
-        wanted: set[AnySignal] = {Signal.REQUESTS}
+        wanted: set[AnySignal] = set(likeness.SIGNALS)
         wanted.update(*(gate.needs() for gate in memory.gates.values()))
         source = self._source(release)
 
@@ -303,38 +310,6 @@ class Judge:
             "max_model_len": limits.max_model_len,
         }
 
-    def _unequal(
-        self,
-        release: Release,
-        plan: Plan,
-        canary: ArmWindow,
-        baseline: ArmWindow | None,
-    ) -> str | None:
-        """As planned, and as measured: requests per engine in this window must agree, too."""
-        if baseline is None:
-            return None
-        if release.phase not in (Phase.PROGRESSING, Phase.PAUSED):
-            return f"traffic is not shared by steps while {release.phase.value}"
-        if release.step_at is None:
-            return "the step's weight is not in force yet"
-        planned = plan.steps[release.step].unequal_load
-        if planned:
-            return planned
-        # Scrapes of a store need not be equally far apart: what counts is the rate.
-        span_s = min(_span_s(canary), _span_s(baseline))
-        each_canary = _requests(canary) / max(1, canary.instances) * span_s / _span_s(canary)
-        each_baseline = (
-            _requests(baseline) / max(1, baseline.instances) * span_s / _span_s(baseline)
-        )
-        most = max(each_canary, each_baseline)
-        # 20 % and three standard deviations of a Poisson count: chance alone is no difference.
-        if abs(each_canary - each_baseline) > 0.2 * most + 3 * (2 * most) ** 0.5:
-            return (
-                f"in the last window a canary engine answered {each_canary:.0f} requests "
-                f"and a baseline engine {each_baseline:.0f}"
-            )
-        return None
-
 
 def _requests(arm: ArmWindow) -> int:
     total = 0.0
@@ -343,11 +318,6 @@ def _requests(arm: ArmWindow) -> int:
         if isinstance(value, Series):
             total += value.total
     return round(total)
-
-
-def _span_s(arm: ArmWindow) -> float:
-    """Mean seconds of the arm's differences; of one without any, a second, for nothing."""
-    return sum(d.span_s for d in arm.deltas) / len(arm.deltas) if arm.deltas else 1.0
 
 
 def _blind(arms: Mapping[str, Sequence[InstanceView]], scrapes: Mapping[str, Scrape]) -> str | None:

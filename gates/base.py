@@ -5,10 +5,10 @@ contract tests of ``tests/contract/test_gates.py``.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from canaryctl.common.metrics import AnySignal
+from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.gates.history import AaHistory
 from canaryctl.gates.outcome import GateResult
 from canaryctl.gates.samples import ArmWindow
@@ -16,6 +16,10 @@ from canaryctl.gates.spec import GateSpec
 
 State = dict[str, Any]
 """JSON-serialisable; a gate resumed from its stored state continues bit for bit."""
+
+
+PROMPT_SIGNALS = frozenset({Signal.TTFT, Signal.PREFILL, Signal.E2E})
+"""Latencies of which computing the prompt is a part. TPOT and ITL begin after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class Look:
     """All that is known at one evaluation (``at``: seconds since the epoch).
 
     ``unequal_load``: why latency cannot be compared now (None: it can).
+    ``unequal_prefix``: why what a prompt costs cannot be, and so TTFT, prefill and E2E.
     ``canary_limits`` and ``baseline_limits``: the artifacts' ``limits``: max_num_seqs,
     max_model_len, max_num_batched_tokens.
     ``canary_events``: events of the canary since the release began, all of them.
@@ -43,10 +48,18 @@ class Look:
     canary: ArmWindow
     baseline: ArmWindow | None  # None: the release has nothing to compare with
     unequal_load: str | None = None
+    unequal_prefix: str | None = None
     canary_limits: Mapping[str, int] | None = None
     baseline_limits: Mapping[str, int] | None = None
     canary_events: tuple[Event, ...] = ()
     progress_checks: int = 0
+
+    def of(self, signal: AnySignal) -> "Look":
+        """The look as a gate on ``signal`` takes it: where prompts are part of what is measured,
+        unequal prefix caches are an unequal load."""
+        if self.unequal_prefix is None or signal not in PROMPT_SIGNALS:
+            return self
+        return replace(self, unequal_load=self.unequal_load or self.unequal_prefix)
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,7 @@ class LatencyGate:
         kept = settled(state)
         if kept is not None:
             return state, kept
+        look = look.of(self._signal)
         state = self._follow_load(state, look.unequal_load)
         canary = histogram(look.canary, self._signal, "canary")
         baseline = self._baseline(look)

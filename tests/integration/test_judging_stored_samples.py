@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -197,33 +196,6 @@ def test_a_canary_that_was_never_read_has_not_been_looked_at(bench: Bench) -> No
     bench.both(10, 40)
     bench.look(11)
     assert bench.judge.looks(CANARY) == 1
-
-
-def test_load_is_compared_by_rate(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same load, though the canary's window is of two scrapes and the baseline's of one."""
-    for at, canary, baseline in ((0.0, 0.0, 0.0), (5.0, 500.0, 500.0)):
-        bench.stored.scraped(f"{CANARY}-0", at, canary)
-        bench.stored.scraped(f"{PREVIOUS}-0", at, baseline)
-        bench.look(at + 1)
-    windows: list[str | None] = []
-    unequal = bench.judge._unequal
-
-    def keep(*arguments: Any) -> str | None:
-        windows.append(unequal(*arguments))
-        return windows[-1]
-
-    monkeypatch.setattr(bench.judge, "_unequal", keep)
-    plan = make_plan(bench.release)
-    bench.release = replace(bench.release, step=len(plan.steps) - 1)
-    assert plan.steps[-1].unequal_load is None
-    bench.stored.scraped(f"{CANARY}-0", 15, 1500)
-    bench.stored.scraped(f"{PREVIOUS}-0", 10, 1000)
-    bench.look(16)
-    bench.stored.scraped(f"{CANARY}-0", 20, 2000)
-    bench.stored.scraped(f"{PREVIOUS}-0", 15, 1100)
-    bench.look(21)
-    assert windows[0] is None
-    assert windows[1] is not None
 
 
 def test_it_asks_by_the_labels_of_the_instance(bench: Bench) -> None:

@@ -270,6 +270,7 @@ class Judge:
             baseline=baseline_window,
             unequal_load=unlike.load,
             unequal_prefix=unlike.prefix,
+            weight=release.weight,
             canary_limits=self._limits(canary),
             baseline_limits=self._limits(baseline),
             canary_events=base.canary_events,

@@ -38,6 +38,7 @@ class Look:
 
     ``unequal_load``: why latency cannot be compared now (None: it can).
     ``unequal_prefix``: why what a prompt costs cannot be, and so TTFT, prefill and E2E.
+    ``weight``: the canary's share of traffic by the step in force, per cent (None: unknown).
     ``canary_limits`` and ``baseline_limits``: the artifacts' ``limits``: max_num_seqs,
     max_model_len, max_num_batched_tokens.
     ``canary_events``: events of the canary since the release began, all of them.
@@ -49,6 +50,7 @@ class Look:
     baseline: ArmWindow | None  # None: the release has nothing to compare with
     unequal_load: str | None = None
     unequal_prefix: str | None = None
+    weight: float | None = None
     canary_limits: Mapping[str, int] | None = None
     baseline_limits: Mapping[str, int] | None = None
     canary_events: tuple[Event, ...] = ()

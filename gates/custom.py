@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from canaryctl.common.metrics import AnySignal, CustomSignal, MetricKind, MetricRef
 from canaryctl.gates.base import GateContext
 from canaryctl.gates.counts import PHI_STEPS, CountGate, Tally
-from canaryctl.gates.latency import PHI_TOKENS, QUANTILES, Asked, LatencyGate
+from canaryctl.gates.latency import PHI_TOKENS, Asked, LatencyGate
 from canaryctl.gates.readings import series
 from canaryctl.gates.samples import ArmWindow, Missing
 from canaryctl.gates.spec import GateSpec, MetricSelector
@@ -59,8 +59,8 @@ def custom_histogram_gate(spec: GateSpec, context: GateContext) -> LatencyGate:
         raise ValueError(f"{spec.name} lacks histogram or quantile; check specs first")
     asked = Asked(
         signal=_signal(spec, "histogram", spec.histogram, MetricKind.HISTOGRAM),
-        p=QUANTILES[spec.quantile],
-        title=f"{spec.name} ({spec.quantile} of {spec.histogram.metric})",
+        quantiles=(spec.quantile,),
+        title=f"{spec.name} ({spec.histogram.metric})",
         unit="observations",
         phi=PHI_TOKENS if spec.phi is None else spec.phi,
     )

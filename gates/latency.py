@@ -1,36 +1,35 @@
-"""``{ttft,tpot,itl,e2e}_{p99,p95,p90,p50}``: a latency quantile against the baseline
-(``max_regression``), against a fixed limit (``max_seconds``), or both.
+"""``{ttft,tpot,itl,e2e,prefill}``, each also with ``_p99``, ``_p95``, ``_p90`` or ``_p50``:
+a latency against the baseline (``max_regression``), against a fixed limit (``max_seconds``), or
+both. With a quantile it is that one; without, all four (``rules.mixed_quantiles``), and the
+limit holds for the p99 and so for all.
 
-Which rule judges a regression is decided in the constructor alone: without a history of equal
-runtimes it is :class:`~canaryctl.gates.rules.block_share.BlockShare`.
+Which process judges is decided in the constructor alone, by the A/A history of the release.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, replace
+from math import inf, log
 
 from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.gates.base import GateContext, Look, State
+from canaryctl.gates.history import QUANTILES, SIGNALS
 from canaryctl.gates.outcome import GateResult, Outcome
 from canaryctl.gates.readings import Buckets, align, histogram
 from canaryctl.gates.records import settle, settled
 from canaryctl.gates.rules import standing
-from canaryctl.gates.rules.block_share import LOOKS_PER_BLOCK, BlockShare
+from canaryctl.gates.rules.mixed_quantiles import WEIGHTS, MixedQuantiles
 from canaryctl.gates.rules.quantile_limit import QuantileLimit
+from canaryctl.gates.rules.quantile_regression import Method, QuantileRegression
 from canaryctl.gates.rules.standing import Bars, Standing
 from canaryctl.gates.samples import Missing
 from canaryctl.gates.spec import GateSpec
 from canaryctl.gates.stats import edges
 from canaryctl.gates.wording import change, percent, seconds
 
-QUANTILES: Mapping[str, float] = {"p99": 0.99, "p95": 0.95, "p90": 0.9, "p50": 0.5}
-SIGNALS: Mapping[str, Signal] = {
-    "ttft": Signal.TTFT,
-    "tpot": Signal.TPOT,
-    "itl": Signal.ITL,
-    "e2e": Signal.E2E,
-}
-NAMES = tuple(f"{signal}_{quantile}" for signal in SIGNALS for quantile in QUANTILES)
+NAMES = (
+    *SIGNALS,
+    *(f"{signal}_{quantile}" for signal in SIGNALS for quantile in QUANTILES),
+)
 
 PHI_REQUESTS, PHI_TOKENS = 4.0, 80.0
 """Dependence assumed for absolute limits, where no history says it. Counts of slow requests vary
@@ -42,14 +41,17 @@ CONTRADICTED = "but the quantile as measured is worse than that: it is waited fo
 
 LATEST_CHUNKS = 2  # 5 to 10 minutes
 
+Quantiles = Mapping[str, tuple[float | None, float | None]]
+"""Name → the canary's and the baseline's, in seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One quantile (0–1) of one histogram of seconds; ``title`` and ``unit``: in words, the
-    latter plural. ``phi``: the dependence assumed for an absolute limit."""
+    """Quantiles (by name, the largest first) of one histogram of seconds; ``title`` and ``unit``:
+    in words, the latter plural. ``phi``: the dependence assumed for an absolute limit."""
 
     signal: AnySignal
-    p: float
+    quantiles: tuple[str, ...]
     title: str
     unit: str
     phi: float
@@ -61,32 +63,57 @@ def named(name: str) -> Asked:
     is_tokens = SIGNALS[signal] is Signal.ITL
     return Asked(
         SIGNALS[signal],
-        QUANTILES[quantile],
-        f"{signal.upper()} {quantile}",
+        (quantile,) if quantile else tuple(QUANTILES),
+        signal.upper() if signal != "prefill" else "Prefill",
         "tokens" if is_tokens else "requests",
         PHI_TOKENS if is_tokens else PHI_REQUESTS,
     )
 
 
 class LatencyGate:
-    """One quantile of one latency."""
+    """One latency, at one quantile or at all four."""
 
     hard = False
 
     def __init__(self, spec: GateSpec, context: GateContext, asked: Asked | None = None) -> None:
         self.spec = spec
         asked = asked or named(spec.name)
-        self._signal, self._p, self._title = asked.signal, asked.p, asked.title
+        self._signal, self._names, self._title = asked.signal, asked.quantiles, asked.title
         self._unit = asked.unit
-        self._regression: BlockShare | None = None
+        self._regression: MixedQuantiles | None = None
         self._limit: QuantileLimit | None = None
         tolerance = spec.max_regression if context.has_baseline else None
         rules = (tolerance is not None) + (spec.max_seconds is not None)
         bars = Bars.of(spec, context, rules=rules)
         if tolerance is not None:
-            self._regression = BlockShare(self._p, tolerance, spec.margin, bars, self._unit)
+            self._regression = self._against_baseline(tolerance, bars, context)
         if spec.max_seconds is not None:
-            self._limit = QuantileLimit(self._p, spec.max_seconds, asked.phi, bars, self._unit)
+            p = QUANTILES[self._names[0]]
+            known = context.history.dependence(self._signal, p) if context.history else None
+            phi = known.phi_upper if known else asked.phi
+            self._limit = QuantileLimit(p, spec.max_seconds, phi, bars, self._unit)
+
+    def _against_baseline(
+        self, tolerance: float, bars: Bars, context: GateContext
+    ) -> MixedQuantiles:
+        weights = {name: WEIGHTS[name] if len(self._names) > 1 else 1.0 for name in self._names}
+        parts = {
+            name: (
+                QuantileRegression(
+                    p=QUANTILES[name],
+                    tolerance=tolerance,
+                    margin=self.spec.margin,
+                    bars=replace(bars, log_fail=bars.log_fail - log(weight)),
+                    method=Method.of(
+                        context.history, self._signal, QUANTILES[name], context.interval_s
+                    ),
+                    interpolate=self.spec.interpolate,
+                ),
+                weight,
+            )
+            for name, weight in weights.items()
+        }
+        return MixedQuantiles(parts, tolerance, self.spec.margin, bars, self._unit)
 
     def needs(self) -> frozenset[AnySignal]:
         return frozenset({self._signal})
@@ -96,10 +123,12 @@ class LatencyGate:
             "failed": None,
             "looks": 0,
             "samples": 0,
-            "load": None,
+            "load": None,  # why it is unequal
+            "weight": None,
             "unequal_looks": 0,  # in a row
+            "regime_at": None,  # when the present load began: the past before it places no edges
             "edges": [],
-            "canary": [],  # trailing evidence, for the quantiles that people are shown
+            "canary": [],  # of the last half hour at equal load, at the edges that both have
             "baseline": [],
             "regression": self._regression.start() if self._regression else None,
             "limit": self._limit.start() if self._limit else None,
@@ -110,7 +139,7 @@ class LatencyGate:
         if kept is not None:
             return state, kept
         look = look.of(self._signal)
-        state = self._follow_load(state, look.unequal_load)
+        state = self._follow_load(state, look)
         canary = histogram(look.canary, self._signal, "canary")
         baseline = self._baseline(look)
         missing = next((m for m in (canary, baseline) if isinstance(m, Missing)), None)
@@ -125,19 +154,23 @@ class LatencyGate:
             return None
         return histogram(look.baseline, self._signal, "baseline")
 
-    def _follow_load(self, state: State, unequal: str | None) -> State:
+    def _follow_load(self, state: State, look: Look) -> State:
         """A block ends where the load changes; what lasted longer than a block is another regime,
         while a single uneven window is not."""
+        unequal = look.unequal_load
         over = state["unequal_looks"] if unequal is None else 0
         changed = {
             **state,
             "load": unequal,
+            "weight": look.weight,
             "unequal_looks": 0 if unequal is None else state["unequal_looks"] + 1,
         }
-        if self._regression is not None and state["load"] != unequal:
+        if self._regression is None:
+            return changed
+        if (state["load"], state["weight"]) != (unequal, look.weight):
             changed["regression"] = self._regression.load_changed(state["regression"])
-        if self._regression is not None and over > LOOKS_PER_BLOCK:
-            changed["regression"] = self._regression.new_regime(changed["regression"])
+        if over > self._regression.longest_block:
+            changed["regime_at"] = look.at
         return changed
 
     def _count(self, state: State, look: Look, canary: Buckets, baseline: Buckets | None) -> State:
@@ -151,26 +184,36 @@ class LatencyGate:
             return counted
         counted["looks"] = state["looks"] + 1
         counted["samples"] = state["samples"] + canary.count
-        if self._regression is not None and baseline is not None:
+        if baseline is not None:
             canary, baseline = align(canary, baseline)
-            counted["regression"] = self._regression.look(
-                state["regression"], look.at, canary, baseline
-            )
         if state["edges"] != canary.finite:
             counted |= {"edges": canary.finite, "canary": [], "baseline": []}
+        since = _since(state)
+        if self._regression is not None and baseline is not None:
+            counted["regression"] = self._regression.look(
+                state["regression"],
+                look.at,
+                canary,
+                baseline,
+                edges.recall(counted["baseline"], since=since),
+            )
         for arm, buckets in (("canary", canary), ("baseline", baseline)):
             if buckets is not None:
-                counted[arm] = edges.remember(counted[arm], look.at, buckets.cumulative)
+                counted[arm] = edges.remember(
+                    counted[arm], look.at, buckets.cumulative, since=since
+                )
         return counted
 
     def _result(self, state: State, look: Look, missing: Missing | None) -> GateResult:
         standings = self._standings(state)
         enough = state["samples"] >= (self.spec.min_samples or 1)
         outcome, no_harm = standing.judge(standings, enough=enough, missing=missing)
-        value, baseline = self._quantiles(state)
+        quantiles = self._quantiles(state)
+        shown = self._reported(standings)
+        value, baseline = quantiles[shown]
         # Exposure says what would have been found of a whole distribution shifted; a tail alone
         # can be as slow and cross the edges less often. What is seen overrules what was planned.
-        contradicted = self._contradicts(value, baseline)
+        contradicted = any(self._contradicts(*measured) for measured in quantiles.values())
         limits = [
             limit
             for limit in (
@@ -184,7 +227,7 @@ class LatencyGate:
         return GateResult(
             name=self.spec.name,
             outcome=outcome,
-            reason=self._reason(state, look, outcome, standings, missing)
+            reason=self._reason(state, look, outcome, standings, missing, quantiles)
             + (f"; {CONTRADICTED}" if contradicted and no_harm else ""),
             value=value,
             baseline=baseline,
@@ -209,23 +252,34 @@ class LatencyGate:
     def _standings(self, state: State) -> list[Standing]:
         found = []
         if self._regression is not None:
-            found.append(self._regression.standing(state["regression"]))
+            since = _since(state)
+            past = sum(counts[-1] for at, counts in state["baseline"] if at >= since)
+            found.append(self._regression.standing(state["regression"], past))
         if self._limit is not None:
             found.append(self._limit.standing(state["limit"]))
         return found
 
-    def _quantiles(
-        self, state: State, latest: int | None = None
-    ) -> tuple[float | None, float | None]:
-        """Of canary and baseline; ``latest``: over so many chunks only."""
-        found = []
+    def _reported(self, standings: Sequence[Standing]) -> str:
+        """The quantile with the most evidence against it."""
+        if self._regression is None:
+            return self._names[0]
+        return str(standings[0].details["reported"])
+
+    def _quantiles(self, state: State, latest: int | None = None) -> Quantiles:
+        """Of canary and baseline, by name; ``latest``: over so many chunks only."""
+        grid = [*state["edges"], inf]
+        arms = []
         for arm in ("canary", "baseline"):
             chunks = state[arm] if latest is None else state[arm][-latest:]
-            cumulative = edges.recall(chunks)
-            found.append(
-                edges.quantile([*state["edges"], inf], cumulative, self._p) if cumulative else None
-            )
-        return found[0], found[1]
+            arms.append(edges.recall(chunks))
+        canary, baseline = (
+            {
+                name: edges.quantile(grid, cumulative, QUANTILES[name]) if cumulative else None
+                for name in self._names
+            }
+            for cumulative in arms
+        )
+        return {name: (canary[name], baseline[name]) for name in self._names}
 
     def _reason(
         self,
@@ -234,43 +288,71 @@ class LatencyGate:
         outcome: Outcome,
         standings: Sequence[Standing],
         missing: Missing | None,
+        quantiles: Quantiles,
     ) -> str:
         if not standings:
             return f"{self._title}: there is no baseline, so that max_regression cannot be judged"
+        shown = self._reported(standings)
+        title = f"{self._title} {shown}"
         if outcome is Outcome.FAILED:
             broken = next(s for s in standings if s.failed)
-            said = f"{self._title}: {broken.claim}" if broken.claim else self._compared(state, True)
+            of_limit = self._limit is not None and broken is standings[-1]
+            said = (
+                f"{self._title} {self._names[0]}: {broken.claim}"
+                if of_limit
+                else f"{self._compared(state, shown, quantiles, failing=True)}"
+                f"{self._interpolated(state, shown)}"
+            )
             return f"{said}; {standing.chance(self.spec.alpha)}"
         if missing is not None:
-            return f"{self._title}: {missing.reason}"
-        said = self._compared(state, False)
+            return f"{title}: {missing.reason}"
+        said = self._compared(state, shown, quantiles)
         if outcome is Outcome.PASSED:
-            return f"{said}; {standings[0].claim}, at confidence {percent(1 - self.spec.beta)}"
+            claims = "; ".join(s.claim for s in standings)
+            return f"{said}; {claims}, at confidence {percent(1 - self.spec.beta)}"
         unequal = f"unequal load: {look.unequal_load}; " if look.unequal_load is not None else ""
         waits = "; ".join(s.waits for s in standings if s.waits)
         if state["samples"] < (self.spec.min_samples or 1):
             waits = f"at least {self.spec.min_samples or 1} {self._unit} are asked for"
-        return f"{unequal}{said}; {waits}"
+        return f"{unequal}{said}{self._interpolated(state, shown)}; {waits}"
 
-    def _compared(self, state: State, failing: bool) -> str:
-        value, baseline = self._quantiles(state)
+    def _compared(
+        self, state: State, shown: str, quantiles: Quantiles, *, failing: bool = False
+    ) -> str:
+        title = f"{self._title} {shown} of the canary"
+        value, baseline = quantiles[shown]
         over = f"over {state['samples']} canary {self._unit}"
         if value is None:
-            return f"{self._title} of the canary: none of its {self._unit} counted yet"
+            return f"{title}: none of its {self._unit} counted yet"
         if baseline is None or self._regression is None:
-            return f"{self._title} of the canary is {self._shown(state, value)}, {over}"
+            return f"{title} is {self._seconds(state, value)}, {over}"
         allowed = self._regression.tolerance
         if failing and value <= baseline * (1 + allowed):  # it came late: the whole hides it
-            latest, before = self._quantiles(state, LATEST_CHUNKS)
+            latest, before = self._quantiles(state, LATEST_CHUNKS)[shown]
             if latest is not None and before is not None:
                 value, baseline, over = latest, before, f"{over}, the latest minutes shown"
         return (
-            f"{self._title} of the canary is {self._shown(state, value)} against "
-            f"{self._shown(state, baseline)} of the baseline ({change(value, baseline)}, "
-            f"allowed +{percent(allowed)}), {over}"
+            f"{title} is {self._seconds(state, value)} against {self._seconds(state, baseline)} "
+            f"of the baseline ({change(value, baseline)}, allowed +{percent(allowed)}), {over}"
+        )
+
+    def _interpolated(self, state: State, shown: str) -> str:
+        """A label for an answer from inside a bucket, which rests on more than the counts."""
+        question = state["regression"][shown]["question"] if self._regression else None
+        if question is None or question[4] is None:
+            return ""
+        low, high = question[0], question[1]
+        return (
+            f"; interpolated inside the bucket from {seconds(low)} to {seconds(high)}: right for "
+            "smooth latencies, wrong either way where they gather near an edge"
         )
 
     @staticmethod
-    def _shown(state: State, value: float) -> str:
+    def _seconds(state: State, value: float) -> str:
         beyond = value >= state["edges"][-1]
         return f"more than {seconds(value)}" if beyond else seconds(value)
+
+
+def _since(state: State) -> float:
+    found: float | None = state["regime_at"]
+    return -inf if found is None else found

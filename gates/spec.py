@@ -59,6 +59,7 @@ class GateSpec(_Frozen):
     alpha: Ratio = 0.01  # false rollbacks, over the whole release and all gates
     beta: Ratio = 0.05  # false passes at the margin
     margin: Ratio = 0.33  # what a pass must exclude
+    interpolate: bool = False  # answer inside a bucket by interpolation (latency; docs/gates.md)
     min_samples: Annotated[int, Field(gt=0, strict=True)] | None = None
     numerator: MetricSelector | None = None
     denominator: MetricSelector | None = None

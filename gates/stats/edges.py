@@ -11,13 +11,17 @@ resolution of the edges. Edges are compared with a relative tolerance, because e
 them rounded. Source: docs/gates.md.
 """
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import add
 
 TOLERANCE = 1e-6
 TRAILING_S = 1800.0
 _CHUNK_S = 300.0
+LEARN_EXCEEDANCES = 3
+"""Edges are chosen once the baseline's past is expected to hold so many beyond the quantile."""
 
 Chunk = tuple[float, list[int]]  # (start, cumulative counts); a JSON list once stored
 
@@ -30,6 +34,7 @@ class Question:
     j_fail: int | None
     j_pass: int
     effective_tolerance: float | None  # e_j_fail/e_i − 1: never below r; r where edges are fine
+    inside_bucket: bool = False  # (1+r)·e_i lies before the next edge: r cannot be told from less
 
 
 def choose(
@@ -49,7 +54,41 @@ def choose(
     j_pass = bisect_right(edges, (1 + m) * low * (1 + TOLERANCE), i, finite) - 1
     if j_fail >= finite:
         return Question(i, None, j_pass, None)
-    return Question(i, j_fail, j_pass, edges[j_fail] / low - 1)
+    effective = edges[j_fail] / low - 1
+    inside = j_fail == i + 1 and edges[j_fail] > (1 + r) * low * (1 + TOLERANCE)
+    return Question(i, j_fail, j_pass, effective, inside)
+
+
+def rate_ratio(
+    edges: Sequence[float], cumulative: Sequence[int], i: int, factor: float
+) -> float | None:
+    """ρ0 = S(e_i/factor)/S(e_i): how much more often a latency ``factor`` times as long exceeds
+    e_i, for ``factor`` > 1 and S = P(> x), interpolated between edges: linear in ln S over ln x.
+
+    None where no edge above zero lies at or below e_i/factor, or S(e_i) is 0. Limit: the truth
+    inside a bucket may be anything between its two edges; a narrow mode near an edge makes ρ0
+    far too small (what is within the tolerance looks worse) or too large (what is worse is
+    hidden).
+    """
+    x = edges[i] / factor
+    above = bisect_left(edges, x * (1 - TOLERANCE), 0, i)
+    total = cumulative[-1]
+    if cumulative[i] >= total:
+        return None
+    at_i = total - cumulative[i]
+    if edges[above] <= x * (1 + TOLERANCE):
+        return (total - cumulative[above]) / at_i
+    if above == 0 or edges[above - 1] <= 0:
+        return None
+    low, high = edges[above - 1], edges[above]
+    part = math.log(x / low) / math.log(high / low)
+    s_low, s_high = total - cumulative[above - 1], total - cumulative[above]
+    return math.exp((1 - part) * math.log(s_low) + part * math.log(s_high)) / at_i
+
+
+def learned(past: Sequence[int], p: float) -> bool:
+    """Whether the baseline's past is long enough to place its p-quantile."""
+    return bool(past) and past[-1] * (1 - p) >= LEARN_EXCEEDANCES * (1 - 1e-12)
 
 
 def exceedances(cumulative: Sequence[int], index: int) -> int:
@@ -77,15 +116,19 @@ def quantile(edges: Sequence[float], cumulative: Sequence[int], p: float) -> flo
     return low + (edges[index] - low) * ((rank - below) / inside if inside else 1.0)
 
 
-def remember(history: Sequence[Chunk], at: float, cumulative: Sequence[int]) -> list[Chunk]:
-    """The trailing half hour, in chunks of five minutes, after one more look."""
+def remember(
+    history: Sequence[Chunk], at: float, cumulative: Sequence[int], *, since: float = -math.inf
+) -> list[Chunk]:
+    """The trailing half hour, in chunks of five minutes, after one more look. A chunk that began
+    before ``since`` is not added to."""
     kept = [c for c in history if at - c[0] < TRAILING_S]
-    if kept and at - kept[-1][0] < _CHUNK_S:
+    if kept and at - kept[-1][0] < _CHUNK_S and kept[-1][0] >= since:
         start, counts = kept[-1]
-        return [*kept[:-1], (start, [a + b for a, b in zip(counts, cumulative, strict=True)])]
+        return [*kept[:-1], (start, list(map(add, counts, cumulative)))]
     return [*kept, (at, list(cumulative))]
 
 
-def recall(history: Sequence[Chunk]) -> list[int]:
-    """Cumulative counts of the whole trailing window; empty without any."""
-    return [sum(column) for column in zip(*(counts for _, counts in history), strict=True)]
+def recall(history: Sequence[Chunk], *, since: float = -math.inf) -> list[int]:
+    """Cumulative counts of the trailing window, from ``since`` on; empty without any."""
+    chunks = [counts for start, counts in history if start >= since]
+    return list(map(sum, zip(*chunks, strict=True)))

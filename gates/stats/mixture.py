@@ -14,20 +14,27 @@ STARTS = 11
 def log_mean_exp(logs: Sequence[float]) -> float:
     """ln of the mean of exp(logs): a grid of alternatives, equally weighted."""
     top = max(logs)
-    return top + math.log(sum(math.exp(x - top) for x in logs) / len(logs))
+    return top + math.log(sum([math.exp(x - top) for x in logs]) / len(logs))
+
+
+def log_weighted_exp(logs: Sequence[float], weights: Sequence[float]) -> float:
+    """ln of Σ w·exp(log), the weights adding up to 1 at most: e-processes of one null, mixed."""
+    top = max(logs)
+    return top + math.log(sum(w * math.exp(x - top) for x, w in zip(logs, weights, strict=True)))
 
 
 def take_starts(
-    starts: Sequence[Sequence[float]], logs: Sequence[float], elapsed_s: float
+    starts: list[list[float]], logs: Sequence[float], elapsed_s: float
 ) -> list[list[float]]:
     """Snapshots of ``logs`` for the late starts due by ``elapsed_s``; earlier ones are kept.
 
     Call it before the evidence of the look at ``elapsed_s`` is added. Start s (1…11) is due at
-    5·s minutes.
+    5·s minutes. Where none is due, ``starts`` itself: a snapshot never changes, so that states
+    may share it.
     """
     due = min(STARTS, int(elapsed_s // START_SPACING_S))
-    kept = [list(s) for s in starts]
-    return kept + [list(logs) for _ in range(due - len(kept))]
+    new = due - len(starts)
+    return starts if new <= 0 else [*starts, *(list(logs) for _ in range(new))]
 
 
 def log_e_late(logs: Sequence[float], starts: Sequence[Sequence[float]]) -> float:

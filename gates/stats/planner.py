@@ -68,23 +68,32 @@ def bernoulli_needed(
 
 
 def blocks_needed(
-    *, rho: float, share: float, baseline_events: float, bar: float, z: float
+    *,
+    rho: float,
+    share: float,
+    baseline_events: float,
+    bar: float,
+    z: float,
+    rho0: float = 1.0,
 ) -> int | None:
-    """Blocks that (B) needs to FAIL a canary whose exceedance rate is ``rho`` × the baseline's.
+    """Blocks that (B) needs to decide on a canary whose exceedance rate is ``rho`` × the
+    baseline's: to FAIL for ρ > ρ0, to PASS for ρ < ρ0.
 
-    ``baseline_events``: mean exceedances of the baseline in a block; ``bar``: ln(G/α), without
-    Λ's price of mixing. The growth of each bet c is exact: the canary's exceedances among m are
-    binomial(m, p1), p1 = ρπ/(ρπ+1−π), with m Poisson where it is small. The bets rise and fall
-    together, so that the smallest n is sought with ½·mean_c exp(n·g_c − z√(n·v_c)) ≥ e^bar: for
-    one bet alone that is the formula of :func:`units_needed`. None: never, or not in a million.
+    ``baseline_events``: mean independent exceedances of the baseline in a block (bursts, where
+    they come in bursts); ``bar``: ln(G/α) or ln(1/β), without Λ's price of mixing. The growth of
+    each bet c is exact: the canary's exceedances among m are binomial(m, p1), p1 = ρπ/(ρπ+1−π),
+    with m Poisson where it is small. The bets rise and fall together, so that the smallest n is
+    sought with w·mean_c exp(n·g_c − z√(n·v_c)) ≥ e^bar, w = ½ for FAIL (late starts have the
+    other half): for one bet alone that is the formula of :func:`units_needed`. None: never, or
+    not in a million.
     """
-    if not 0 < share < 1 or rho <= 1 or baseline_events <= 0:
+    if not 0 < share < 1 or rho <= 0 or rho == rho0 or baseline_events <= 0:
         return None
-    growths = _growths(rho, share, baseline_events)
+    growths = _growths(rho, rho0, share, baseline_events)
+    climb = bar + (math.log(2) if rho > rho0 else 0.0)
 
     def decided(n: float) -> bool:
-        logs = [n * g - z * math.sqrt(n * v) for g, v in growths]
-        return log_mean_exp(logs) + math.log(0.5) >= bar
+        return log_mean_exp([n * g - z * math.sqrt(n * v) for g, v in growths]) >= climb
 
     high = 1
     while not decided(high):
@@ -98,17 +107,21 @@ def blocks_needed(
     return high
 
 
-def _growths(rho: float, share: float, baseline_events: float) -> list[tuple[float, float]]:
+def _growths(
+    rho: float, rho0: float, share: float, baseline_events: float
+) -> list[tuple[float, float]]:
     """(mean, variance) of one block's growth, for each bet."""
     p1 = rho * share / (rho * share + 1 - share)
+    p0 = rho0 * share / (rho0 * share + 1 - share)
+    stakes = [bet / p0 if rho > rho0 else -bet / (1 - p0) for bet in BETS]
     first, second = [0.0] * len(BETS), [0.0] * len(BETS)
     for m, weight in _block_sizes(baseline_events / (1 - p1)):
-        for k, chance in enumerate(_binomial(m, p1)):
-            x = k / m - share
-            for index, bet in enumerate(BETS):
-                growth = math.log1p(bet / share * x)
-                first[index] += weight * chance * growth
-                second[index] += weight * chance * growth * growth
+        for k, chance in _binomial(m, p1):
+            x, probability = k / m - p0, weight * chance
+            for index, stake in enumerate(stakes):
+                growth = math.log1p(stake * x)
+                first[index] += probability * growth
+                second[index] += probability * growth * growth
     return [(g, max(s - g * g, 0.0)) for g, s in zip(first, second, strict=True)]
 
 
@@ -123,11 +136,12 @@ def _block_sizes(mean: float) -> Iterator[tuple[int, float]]:
         yield m, chance
 
 
-def _binomial(m: int, p: float) -> list[float]:
-    """Chances of 0…m; by logarithms, because (1−p)^m may underflow."""
+def _binomial(m: int, p: float) -> Iterator[tuple[int, float]]:
+    """(k, probability) within six standard deviations; by logarithms, because (1−p)^m may
+    underflow."""
     top = math.lgamma(m + 1)
     hit, miss = math.log(p), math.log1p(-p)
-    return [
-        math.exp(top - math.lgamma(k + 1) - math.lgamma(m - k + 1) + k * hit + (m - k) * miss)
-        for k in range(m + 1)
-    ]
+    reach = 6 * math.sqrt(m * p * (1 - p)) + 3
+    for k in range(max(0, int(m * p - reach)), min(m, int(m * p + reach) + 1) + 1):
+        chance = top - math.lgamma(k + 1) - math.lgamma(m - k + 1) + k * hit + (m - k) * miss
+        yield k, math.exp(chance)

@@ -66,6 +66,7 @@ def values(bad: bool) -> dict[AnySignal, Value]:
         Signal.TPOT: histogram,
         Signal.ITL: Histogram(tuple((e, 40 * n) for e, n in histogram.buckets), 240.0),
         Signal.E2E: histogram,
+        Signal.PREFILL: histogram,
         Signal.REQUESTS: Series({(): 60.0}),
         Signal.ERRORS: Series({(): 50.0 if bad else 0.0}),
         Signal.OOM: Series({(): 1.0} if bad else {}),
@@ -114,10 +115,10 @@ EVENTS = (
 
 @cache
 def judged(name: str, *, bad: bool) -> tuple[State, GateResult]:
-    """The gate after 200 looks at a canary that is all bad, or as good as its baseline."""
+    """The gate after 300 looks at a canary that is all bad, or as good as its baseline."""
     gate = build(name)
     state, result = gate.look(gate.start(), look(0.0, bad=bad))
-    for k in range(1, 200):
+    for k in range(1, 300):
         state, result = gate.look(state, look(2.0 * k, bad=bad))
         if result.outcome is Outcome.FAILED:
             break

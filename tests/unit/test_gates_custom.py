@@ -71,7 +71,7 @@ def test_a_quantile_is_judged_like_a_latency() -> None:
     assert "took longer than 1 s" in failed.reason
     _, passed = judge(SLOW, 20, arm(histogram(0)))
     assert passed.outcome is Outcome.PASSED
-    assert "queue_p90 (p90 of vllm:request_queue_time_seconds)" in passed.reason
+    assert "queue_p90 (vllm:request_queue_time_seconds) p90 of the canary" in passed.reason
 
 
 PAGE = """# TYPE vllm:num_preemptions counter

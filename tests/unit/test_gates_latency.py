@@ -15,6 +15,7 @@ from canaryctl.gates.base import GateContext, Look
 from canaryctl.gates.outcome import GateResult, Outcome
 from canaryctl.gates.samples import ArmWindow, Delta, Histogram
 from canaryctl.gates.spec import GateSpec
+from canaryctl.gates.stats import edges
 
 FINE = [*(0.01 * 1.1 ** (k / 2) for k in range(140)), math.inf]
 VLLM = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, math.inf]
@@ -109,7 +110,7 @@ def test_a_slow_tail_is_found_by_p99_and_missed_by_p50() -> None:
     slow = tail(0.1, 8.0)
     found = Trial(canary=slow, name="ttft_p99", max_regression="46%").until_failed(100)
     assert found.outcome is Outcome.FAILED
-    blocks = found.details["rules"][0]["blocks"]
+    blocks = found.details["rules"][0]["quantiles"]["p99"]["blocks"]
     assert 11 <= blocks <= 20  # eleven are the least at equal shares
     missed = Trial(canary=slow, name="ttft_p50", max_regression="46%").until_failed(100)
     assert missed.outcome is Outcome.INCONCLUSIVE
@@ -140,7 +141,7 @@ def test_what_is_planned_for_is_found_about_as_planned() -> None:
     planned = Trial(name="ttft_p90")
     for _ in range(400):
         planned.look()
-    needed = planned.state["regression"]["blocks_needed"]
+    needed = planned.state["regression"]["p90"]["plan"]["blocks"]
     found = [
         Trial(name="ttft_p90", canary=times(2.0), seed=seed).until_failed(4 * needed + 8).outcome
         for seed in range(40)
@@ -163,21 +164,22 @@ def test_blocks_end_where_the_load_changes_and_edges_are_learnt_anew() -> None:
     trial = Trial(name="ttft_p90")
     for _ in range(1 + 6):
         trial.look()
-    regression = trial.state["regression"]
+    regression = trial.state["regression"]["p90"]
     assert (regression["blocks"], regression["open_looks"]) == (1, 2)
     trial.look("half the requests")
-    regression = trial.state["regression"]
+    regression = trial.state["regression"]["p90"]
     assert (regression["blocks"], regression["open_looks"]) == (2, 0)
     trial.look("another cause")
-    assert trial.state["regression"]["blocks"] == 2  # an empty block is none
+    assert trial.state["regression"]["p90"]["blocks"] == 2  # an empty block is none
     trial.look()  # two uneven windows are no other regime
-    assert trial.state["regression"]["open_looks"] == 1
+    assert trial.state["regression"]["p90"]["open_looks"] == 1
     for _ in range(5):
         trial.look("a step of another weight")
     trial.look()
-    regression = trial.state["regression"]
+    regression = trial.state["regression"]["p90"]
     assert (regression["blocks"], regression["open_looks"]) == (3, 0)
-    assert sum(counts[-1] for _, counts in regression["history"]) == trial.per_look
+    past = edges.recall(trial.state["baseline"], since=trial.state["regime_at"])
+    assert past[-1] == trial.per_look
 
 
 def test_exposure_at_equal_load_still_holds_while_load_is_unequal() -> None:
@@ -245,7 +247,7 @@ def test_a_late_regression_is_found_and_shown_as_it_is_now() -> None:
     result = trial.until_failed(150)
     assert result.outcome is Outcome.FAILED
     without = Trial(name="ttft_p90", per_look=60)
-    without.state["regression"]["origin"] = 1e9  # late starts never come due
+    without.state["regression"]["p90"]["origin"] = 1e9  # late starts never come due
     for _ in range(450):
         without.look()
     without.canary = times(1.6)

@@ -57,10 +57,6 @@ class EndedInstanceError(CanaryctlError):
     """An instance that has ended does not come back: another one is started."""
 
 
-class SecondVerdictError(CanaryctlError):
-    """A gate's look was judged already, with another result. The first one stands."""
-
-
 class InvariantError(CanaryctlError):
     """The database refused a write that would break one of its invariants."""
 

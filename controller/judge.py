@@ -1,13 +1,15 @@
 """Judging: scrape the arms, take exact differences, ask every gate, fold to a verdict.
 
 Hard gates listen to events and are asked at every tick; the others look once an interval.
-What each look saw is kept as evidence. Gate states live in the store, so a controller that
-starts again goes on with the same evidence; only the window under way is lost.
+What each look saw and made of it is recorded in the commit of what is decided on it, and only
+then does it count: a look whose commit fails is taken again, from where the last one ended. So
+the records alone say every verdict again (:mod:`canaryctl.controller.replay`), and a controller
+that starts again goes on with the same evidence; only the window under way is lost.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +17,15 @@ from canaryctl.common.metrics import AnySignal, Signal, references
 from canaryctl.controller import likeness
 from canaryctl.controller.catalog import Catalog
 from canaryctl.controller.likeness import Trail, follow
-from canaryctl.controller.model import GateRecord, Instance, Release, ReleaseKind
+from canaryctl.controller.model import (
+    Evidence,
+    GateRecord,
+    Instance,
+    LookRecord,
+    Measurement,
+    Release,
+    ReleaseKind,
+)
 from canaryctl.controller.plan import HARD_GATES, Plan
 from canaryctl.controller.states import Phase
 from canaryctl.controller.store import Store
@@ -23,11 +33,14 @@ from canaryctl.controller.view import InstanceView, PoolView
 from canaryctl.gates.base import Event, Gate, GateContext, Look, State
 from canaryctl.gates.deltas import awaited, next_start, readable, window
 from canaryctl.gates.fold import fold
-from canaryctl.gates.outcome import GateResult, Outcome, Verdict
-from canaryctl.gates.registry import build, compares_latency, spends_alpha, undecidable
+from canaryctl.gates.history import AaHistory
+from canaryctl.gates.outcome import GateResult, Outcome, Verdict, unseen
+from canaryctl.gates.records import state_digest
+from canaryctl.gates.registry import compares_latency, spends_alpha, undecidable
 from canaryctl.gates.samples import ArmWindow, Histogram, HistogramSet, Missing, Scrape, Series
 from canaryctl.gates.sources.base import SampleSource, Target
 from canaryctl.gates.spec import GateSpec
+from canaryctl.gates.terms import GateTerms
 
 WARM_LOOK_S = 1.0
 """Before traffic there is nothing to wait an interval for: two scrapes this far apart."""
@@ -41,23 +54,14 @@ _IMPLICIT = {
 
 
 @dataclass(frozen=True, slots=True)
-class EvidenceRow:
-    """One scrape that a look used."""
-
-    instance: str
-    at: datetime
-    source: str
-    raw: str
-    values: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class Judgement:
-    """``records`` are to be stored in the same commit as what is decided on them."""
+    """``records``, ``look`` and ``evidence`` are to be stored in the same commit as what is
+    decided on them; then :meth:`Judge.recorded` is to be told."""
 
     verdict: Verdict
     records: tuple[GateRecord, ...] = ()
-    evidence: tuple[EvidenceRow, ...] = ()
+    look: LookRecord | None = None  # with the same results as ``records``
+    evidence: tuple[Evidence, ...] = ()
     changes: tuple[str, ...] = ()  # gates whose outcome is another than before, in words
     looked: bool = False  # a whole look was taken at this tick
     blind: str | None = None  # why the gates see nothing of an arm at the moment
@@ -67,6 +71,8 @@ class Judgement:
 class _Memory:
     """What is kept between two looks at one release."""
 
+    release: str
+    promote_on: str
     gates: dict[str, Gate]
     states: dict[str, State]
     results: dict[str, GateResult]
@@ -78,6 +84,9 @@ class _Memory:
     looks: int = 0
     step: int = -1
     step_requests: int = 0
+
+    def copy(self) -> "_Memory":
+        return replace(self, states=dict(self.states), results=dict(self.results))
 
 
 def gate_specs(release: Release, plan: Plan) -> tuple[GateSpec, ...]:
@@ -93,7 +102,20 @@ def gate_specs(release: Release, plan: Plan) -> tuple[GateSpec, ...]:
     return (*specs, *(spec for name, spec in _IMPLICIT.items() if name not in names))
 
 
-def gate_context(release: Release, plan: Plan, specs: Sequence[GateSpec]) -> GateContext:
+def gate_terms(release: Release, plan: Plan, history: AaHistory | None = None) -> GateTerms:
+    """What the release is judged by. It is fixed when the release is recorded: whatever happens
+    later, the gates share one α."""
+    specs = gate_specs(release, plan)
+    context = gate_context(release, plan, specs, history)
+    return GateTerms(specs, context, release.document.rollout.promote_on.value)
+
+
+def gate_context(
+    release: Release,
+    plan: Plan,
+    specs: Sequence[GateSpec],
+    history: AaHistory | None = None,
+) -> GateContext:
     """What holds for all gates of the release: α is shared by those that spend it."""
     return GateContext(
         gates_total=max(1, sum(spends_alpha(spec) for spec in specs)),
@@ -101,13 +123,13 @@ def gate_context(release: Release, plan: Plan, specs: Sequence[GateSpec]) -> Gat
         interval_s=release.document.rollout.interval,
         canary_share=plan.deciding_share,
         has_baseline=plan.compares,
+        history=history,
     )
 
 
-def undecidable_gates(release: Release, plan: Plan) -> tuple[str, ...]:
+def undecidable_gates(release: Release, plan: Plan, terms: GateTerms) -> tuple[str, ...]:
     """Gates that could never support promotion, known before anything is started."""
-    specs = gate_specs(release, plan)
-    context = gate_context(release, plan, specs)
+    specs, context = terms.specs, terms.context
     found = [f"{s.name}: {why}" for s in specs if (why := undecidable(s, context)) is not None]
     if plan.compares and all(step.unequal_load for step in plan.steps):
         compared = [s.name for s in specs if compares_latency(s)]
@@ -136,15 +158,22 @@ class Judge:
     ) -> None:
         self._store, self._source, self._catalog = store, source, catalog
         self._metrics_url, self._labels, self._executor = metrics_url, labels, executor
-        self._memories: dict[str, _Memory] = {}
+        self._memory: _Memory | None = None  # of the one active release, as recorded
+        self._latest: _Memory | None = None  # with what was judged last, recorded or not
 
     def looks(self, release: str) -> int:
-        memory = self._memories.get(release)
-        return memory.looks if memory else 0
+        memory = self._latest
+        return memory.looks if memory and memory.release == release else 0
 
     def step_requests(self, release: Release) -> int:
-        memory = self._memories.get(release.id)
-        return memory.step_requests if memory and memory.step == release.step else 0
+        memory = self._latest
+        if memory is None or (memory.release, memory.step) != (release.id, release.step):
+            return 0
+        return memory.step_requests
+
+    def recorded(self) -> None:
+        """What was judged last is in the store, or changed nothing that belongs there."""
+        self._memory = self._latest
 
     def judge(
         self,
@@ -156,7 +185,7 @@ class Judge:
         progress_checks: int,
         now: datetime,
     ) -> Judgement:
-        memory = self._memory(release, plan)
+        memory = self._latest = self._remembered(release, plan).copy()
         if memory.step != release.step:
             memory.step, memory.step_requests = release.step, 0
         canary = [m for m in pools.get(release.pool, PoolView()).members if m.serving]
@@ -172,7 +201,7 @@ class Judge:
             canary_events=tuple(events),
             progress_checks=progress_checks,
         )
-        evidence: tuple[EvidenceRow, ...] = ()
+        evidence: tuple[Evidence, ...] = ()
         looked = False
         look = base
         if canary and self._due(memory, release, now):
@@ -183,33 +212,39 @@ class Judge:
                 continue
             before = memory.results.get(name)
             state, result = gate.look(memory.states[name], look)
-            memory.states[name], memory.results[name] = state, result
+            memory.results[name] = result
             # That nothing is known yet is no news.
             outcome = before.outcome if before else Outcome.INCONCLUSIVE
             if outcome is not result.outcome:
                 changes.append(f"{name} is {result.outcome.value}: {result.reason}")
             elif not looked:
-                continue
+                continue  # nothing to record, so that nothing may count
+            memory.states[name] = state
             records.append(GateRecord(release.id, name, now, state, result))
         verdict = fold(
-            [self._standing(memory, name) for name in memory.gates],
+            [memory.results.get(name) or unseen(name) for name in memory.gates],
             required=tuple(memory.gates),
-            promote_on=release.document.rollout.promote_on.value,
+            promote_on=memory.promote_on,
         )
-        return Judgement(verdict, tuple(records), evidence, tuple(changes), looked, memory.blind)
-
-    def _standing(self, memory: _Memory, name: str) -> GateResult:
-        return memory.results.get(name) or GateResult(
-            name, Outcome.INCONCLUSIVE, "not looked at yet"
+        return Judgement(
+            verdict,
+            tuple(records),
+            _look_record(release.id, now, look, verdict, records) if records else None,
+            evidence,
+            tuple(changes),
+            looked,
+            memory.blind,
         )
 
-    def _memory(self, release: Release, plan: Plan) -> _Memory:
-        memory = self._memories.get(release.id)
-        if memory is None:
-            specs = gate_specs(release, plan)
-            context = gate_context(release, plan, specs)
-            gates = {spec.name: build(spec, context) for spec in specs}
+    def _remembered(self, release: Release, plan: Plan) -> _Memory:
+        """As recorded; read from the store when this judge has recorded nothing yet."""
+        memory = self._memory
+        if memory is None or memory.release != release.id:
+            terms = self._store.gate_terms(release.id) or gate_terms(release, plan)
+            gates = terms.gates()
             memory = _Memory(
+                release=release.id,
+                promote_on=terms.promote_on,
                 gates=gates,
                 states={name: gate.start() for name, gate in gates.items()},
                 results={},
@@ -218,7 +253,7 @@ class Judge:
                 if record.gate in gates:
                     memory.states[record.gate] = dict(record.state)
                     memory.results[record.gate] = record.result
-            self._memories = {release.id: memory}  # one active release a service
+            self._memory = memory
         return memory
 
     def _due(self, memory: _Memory, release: Release, now: datetime) -> bool:
@@ -238,7 +273,7 @@ class Judge:
         canary: Sequence[InstanceView],
         baseline: Sequence[InstanceView],
         now: datetime,
-    ) -> tuple[Look, tuple[EvidenceRow, ...], bool]:
+    ) -> tuple[Look, tuple[Evidence, ...], bool]:
         members = {m.instance.id: m for m in (*canary, *baseline)}
         scrapes = self._scrape(release, list(members.values()), memory, now)
         before = memory.scrapes
@@ -249,7 +284,8 @@ class Judge:
             return base, (), False
         memory.scrapes = next_start(before, scrapes)
         evidence = tuple(
-            EvidenceRow(s.instance, now, s.source, s.raw, _values(s)) for s in scrapes.values()
+            Evidence(release.id, now, s.instance, s.source, s.raw, _values(s))
+            for s in scrapes.values()
         )
         if not before:
             return base, evidence, False
@@ -310,6 +346,22 @@ class Judge:
             "max_num_batched_tokens": limits.max_num_batched_tokens,
             "max_model_len": limits.max_model_len,
         }
+
+
+def _look_record(
+    release: str, now: datetime, look: Look, verdict: Verdict, records: Sequence[GateRecord]
+) -> LookRecord:
+    return LookRecord(
+        release=release,
+        seq=0,  # the store numbers it
+        at=now,
+        look=look,
+        outcome=verdict.outcome,
+        promotable=verdict.promotable,
+        measurements=tuple(
+            Measurement(r.gate, r.result, state_digest(dict(r.state))) for r in records
+        ),
+    )
 
 
 def _requests(arm: ArmWindow) -> int:

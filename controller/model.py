@@ -8,7 +8,8 @@ from typing import Any
 
 from canaryctl.controller.artifact.schema import ArtifactDocument
 from canaryctl.controller.states import Phase, Trigger
-from canaryctl.gates.outcome import GateResult
+from canaryctl.gates.base import Look
+from canaryctl.gates.outcome import GateResult, Outcome
 from canaryctl.runtimes.engines.base import EngineFault, Stage
 from canaryctl.runtimes.placements.base import Handle
 from canaryctl.runtimes.spec import RuntimeSpec
@@ -202,12 +203,32 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one look of one gate found. There is one per gate and look, and it stands."""
+    """What one look of one gate found: one per gate and look, and it stands.
+
+    ``state_digest``: of the gate's state afterwards
+    (:func:`canaryctl.gates.records.state_digest`).
+    """
+
+    gate: str
+    result: GateResult
+    state_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class LookRecord:
+    """One look of a release: all that was known, and what the gates asked at it made of it.
+
+    ``seq`` counts from 1 without holes; the store gives it. ``outcome`` and ``promotable`` are
+    the verdict's over all gates, those included that were last asked at an earlier look.
+    """
 
     release: str
-    gate: str
+    seq: int
     at: datetime
-    result: GateResult
+    look: Look
+    outcome: Outcome
+    promotable: bool
+    measurements: tuple[Measurement, ...]
 
 
 class Verb(StrEnum):

@@ -18,7 +18,6 @@ from canaryctl.controller.judge import Judge, Judgement, gate_specs
 from canaryctl.controller.loads import StepLoads
 from canaryctl.controller.model import (
     Fault,
-    GateRecord,
     Instance,
     Lease,
     Release,
@@ -259,28 +258,19 @@ class ServiceController:
         if decision is None:
             return view
         gate_events = _gate_events(release, judgement, view.now)
-        records = judgement.records if judgement else ()
-        if judgement is not None:
-            for row in judgement.evidence:
-                self._store.add_evidence(
-                    release.id,
-                    row.at,
-                    row.instance,
-                    row.source,
-                    row.raw,
-                    dict(row.values),
-                    fence=fence,
-                )
-        if not (decision.changes(release) or gate_events or records):
+        rests_on = judgement and (judgement.records or judgement.evidence)
+        if not (decision.changes(release) or gate_events or rests_on):
+            self._judge.recorded()
             return view
-        after = self._commit(decision, gate_events, records, fence, view.now)
+        after = self._commit(decision, gate_events, judgement, fence, view.now)
+        self._judge.recorded()
         return replace(view, release=after, service=self._store.service(self.service))
 
     def _commit(
         self,
         decision: Decision,
         gate_events: tuple[ReleaseEvent, ...],
-        records: Sequence[GateRecord],
+        judgement: Judgement | None,
         fence: Lease,
         now: datetime,
     ) -> Release:
@@ -290,7 +280,9 @@ class ServiceController:
             (*gate_events, *decision.events),
             fence=fence,
             now=now,
-            gates=records,
+            gates=judgement.records if judgement else (),
+            look=judgement.look if judgement else None,
+            evidence=judgement.evidence if judgement else (),
             answers=decision.answers,
             stable=(stable.digest, stable.pool, stable.replicas, stable.release)
             if stable

@@ -10,7 +10,7 @@ from canaryctl.common.errors import InputError
 from canaryctl.controller.artifact.digest import digest_of
 from canaryctl.controller.artifact.loader import LoadedArtifact
 from canaryctl.controller.artifact.schema import ArtifactDocument, Rollout, Step
-from canaryctl.controller.judge import undecidable_gates
+from canaryctl.controller.judge import gate_terms, undecidable_gates
 from canaryctl.controller.model import (
     Artifact,
     Release,
@@ -177,10 +177,12 @@ class Submitter:
             previous_replicas=service.stable_replicas,
             hold=hold,
         )
-        undecidable = undecidable_gates(release, make_plan(release))
+        plan = make_plan(release)
+        terms = gate_terms(release, plan)
+        undecidable = undecidable_gates(release, plan, terms)
         if undecidable:
             raise UndecidableError(undecidable)
-        return self._store.create_release(release, now=now, actor=actor)
+        return self._store.create_release(release, now=now, actor=actor, terms=terms)
 
 
 def _with_absolute_loads(document: ArtifactDocument, directory: Path) -> ArtifactDocument:

@@ -37,6 +37,11 @@ class GateResult:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
+def unseen(name: str) -> GateResult:
+    """The standing of a gate that was never asked."""
+    return GateResult(name, Outcome.INCONCLUSIVE, "not looked at yet")
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The fold of all gates: worst wins, and no data is never a pass."""

@@ -1,5 +1,7 @@
-"""A failure as it is kept in a gate's state, because it never changes again."""
+"""What is kept of a gate: a failure, because it never changes again, and a state's digest."""
 
+import hashlib
+import json
 from typing import Any
 
 from canaryctl.gates.base import State
@@ -18,3 +20,9 @@ def settle(state: State, result: GateResult) -> State:
         return state
     kept = {name: getattr(result, name) for name in GateResult.__dataclass_fields__}
     return {**state, "failed": {**kept, "outcome": result.outcome.value}}
+
+
+def state_digest(state: State) -> str:
+    """SHA-256 of the state as JSON: equal for states that go on alike, to the last bit."""
+    canonical = json.dumps(state, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()

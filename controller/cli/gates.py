@@ -1,17 +1,24 @@
-"""``canaryctl gates``: why a release is where it is."""
+"""``canaryctl gates``: why a release is where it is, and judging by hand."""
 
 import click
 
+from canaryctl.controller.cli.lazy import Lazy, LazyGroup
 from canaryctl.controller.cli.output import emit_json
 from canaryctl.controller.cli.release import document, opened
 
+_CLI = "canaryctl.controller.cli"
+COMMANDS = {
+    "explain": Lazy(f"{_CLI}.gates:explain", "Say why a release is where it is."),
+    "replay": Lazy(f"{_CLI}.gates_replay:replay", "Recompute every verdict from the evidence."),
+}
 
-@click.group()
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, no_args_is_help=True)
 def gates() -> None:
-    """Explain what the gates said."""
+    """Explain what the gates said, and judge by them."""
 
 
-@gates.command()
+@click.command()
 @click.argument("release", metavar="RELEASE")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def explain(release: str, as_json: bool) -> None:

@@ -14,6 +14,7 @@ from canaryctl.controller.store.evidence import EvidenceLog
 from canaryctl.controller.store.hosts import Hosts
 from canaryctl.controller.store.instances import Instances
 from canaryctl.controller.store.leases import Leases
+from canaryctl.controller.store.looks import Looks
 from canaryctl.controller.store.releases import Releases
 from canaryctl.controller.store.requests import Requests
 from canaryctl.controller.store.schema import (
@@ -29,7 +30,7 @@ from canaryctl.controller.store.services import Services
 __all__ = ["Store", "StoreSettings", "open_store", "upgrade"]
 
 
-class Store(Artifacts, Services, Releases, Requests, Instances, EvidenceLog, Leases, Hosts):
+class Store(Artifacts, Services, Releases, Requests, Instances, EvidenceLog, Looks, Leases, Hosts):
     """All subjects over one engine, whose schema is up to date (:func:`open_store`)."""
 
     def __init__(self, engine: Engine) -> None:

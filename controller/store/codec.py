@@ -17,7 +17,6 @@ from canaryctl.controller.model import (
     Instance,
     InstanceState,
     Lease,
-    Measurement,
     OperatorRequest,
     Release,
     ReleaseEvent,
@@ -261,15 +260,6 @@ def gate_record_of(row: RowMapping) -> GateRecord:
     )
 
 
-def measurement_of(row: RowMapping) -> Measurement:
-    return Measurement(
-        release=row["release"],
-        gate=row["gate"],
-        at=row["at"],
-        result=result_of(row["result"]),
-    )
-
-
 def fault_of(row: RowMapping) -> Fault:
     return Fault(
         release=row["release"],
@@ -284,13 +274,28 @@ def pack(raw: str) -> bytes:
     return zlib.compress(raw.encode())
 
 
+def unpack(packed: bytes) -> str:
+    return zlib.decompress(packed).decode()
+
+
+def evidence_row(evidence: Evidence) -> Row:
+    return {
+        "release": evidence.release,
+        "at": evidence.at,
+        "instance": evidence.instance,
+        "source": evidence.source,
+        "raw": pack(evidence.raw),
+        "values": evidence.values,
+    }
+
+
 def evidence_of(row: RowMapping) -> Evidence:
     return Evidence(
         release=row["release"],
         at=row["at"],
         instance=row["instance"],
         source=row["source"],
-        raw=zlib.decompress(row["raw"]).decode(),
+        raw=unpack(row["raw"]),
         values=row["values"],
     )
 

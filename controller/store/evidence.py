@@ -1,65 +1,35 @@
-"""What was seen and what was made of it: raw answers, faults, measurements, gate states.
+"""What was seen and how gates stand: raw answers, faults, gate states.
 
-Evidence, faults and measurements are facts of a moment, and never changed. What the acting
-controller saw is added under its fence: one that was stopped meanwhile may have seen an engine
-stand still that did not. A gate's standing is part of a decision and is written
-by :meth:`canaryctl.controller.store.releases.Releases.commit`.
+Evidence and faults are facts of a moment, and never changed. A fault is added under the acting
+controller's fence: one that was stopped meanwhile may have seen an engine stand still that did
+not. Evidence and the gates' standing belong to a decision and are written by
+:meth:`canaryctl.controller.store.releases.Releases.commit`.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select
 
-from canaryctl.controller.errors import SecondVerdictError
-from canaryctl.controller.model import Evidence, Fault, GateRecord, Lease, Measurement
+from canaryctl.controller.model import Evidence, Fault, GateRecord, Lease
 from canaryctl.controller.store import tables
 from canaryctl.controller.store.base import Repository, check_fence
 from canaryctl.controller.store.codec import (
     evidence_of,
+    evidence_row,
     fault_of,
     gate_record_of,
-    measurement_of,
-    pack,
     result_document,
-    result_of,
 )
-from canaryctl.gates.outcome import GateResult
 
 _PAGE = 200
 _evidence, _faults = tables.evidence, tables.faults
-_records, _measurements = tables.gate_records, tables.measurements
+_records = tables.gate_records
 
 
 class EvidenceLog(Repository):
     """By release."""
-
-    def add_evidence(
-        self,
-        release: str,
-        at: datetime,
-        instance: str,
-        source: str,
-        raw: str,
-        values: Any,
-        *,
-        fence: Lease | None = None,
-    ) -> None:
-        """``raw``: the answer as it came, compressed here. ``values``: JSON types."""
-        packed = pack(raw)
-        with self._added(fence, at) as connection:
-            connection.execute(
-                insert(_evidence).values(
-                    release=release,
-                    at=at,
-                    instance=instance,
-                    source=source,
-                    raw=packed,
-                    values=values,
-                )
-            )
 
     def evidence(self, release: str) -> Iterator[Evidence]:
         """In the order it came, a page at a time: no transaction stays open between pages."""
@@ -112,46 +82,6 @@ class EvidenceLog(Repository):
         with self._database.reading() as connection:
             return tuple(fault_of(row) for row in connection.execute(query).mappings())
 
-    def add_measurement(self, release: str, gate: str, at: datetime, result: GateResult) -> None:
-        """The verdict of one look; the same again is no error, another is SecondVerdictError."""
-        key = (
-            _measurements.c.release == release,
-            _measurements.c.gate == gate,
-            _measurements.c.at == at,
-        )
-        with self._database.writing() as connection:
-            first = connection.execute(
-                select(_measurements.c.result).where(*key)
-            ).scalar_one_or_none()
-            if first is None:
-                connection.execute(
-                    insert(_measurements).values(
-                        release=release,
-                        gate=gate,
-                        at=at,
-                        outcome=result.outcome,
-                        result=result_document(result),
-                    )
-                )
-                return
-        if result_document(result_of(first)) != result_document(result):
-            raise SecondVerdictError(
-                f"gate {gate} of release {release} was judged at {at} as "
-                f"{first['outcome']}; found {result.outcome.value} for the same look"
-            )
-
-    def measurements(self, release: str, gate: str | None = None) -> tuple[Measurement, ...]:
-        """The history of looks, in the order of their times."""
-        query = (
-            select(_measurements)
-            .where(_measurements.c.release == release)
-            .order_by(_measurements.c.at, _measurements.c.gate)
-        )
-        if gate is not None:
-            query = query.where(_measurements.c.gate == gate)
-        with self._database.reading() as connection:
-            return tuple(measurement_of(row) for row in connection.execute(query).mappings())
-
     @contextmanager
     def _added(self, fence: Lease | None, at: datetime) -> Iterator[Connection]:
         """``fence`` None: for whoever is alone."""
@@ -165,6 +95,11 @@ class EvidenceLog(Repository):
         query = select(_records).where(_records.c.release == release).order_by(_records.c.gate)
         with self._database.reading() as connection:
             return tuple(gate_record_of(row) for row in connection.execute(query).mappings())
+
+
+def write_evidence(connection: Connection, evidence: Sequence[Evidence]) -> None:
+    if evidence:
+        connection.execute(insert(_evidence), [evidence_row(item) for item in evidence])
 
 
 def write_gates(connection: Connection, release: str, gates: Sequence[GateRecord]) -> None:

@@ -13,7 +13,14 @@ from canaryctl.controller.errors import (
     StaleWriteError,
     UnloggedChangeError,
 )
-from canaryctl.controller.model import GateRecord, Lease, Release, ReleaseEvent
+from canaryctl.controller.model import (
+    Evidence,
+    GateRecord,
+    Lease,
+    LookRecord,
+    Release,
+    ReleaseEvent,
+)
 from canaryctl.controller.states import ACTIVE, FINAL, Phase
 from canaryctl.controller.store import tables
 from canaryctl.controller.store.base import Repository, held
@@ -24,10 +31,12 @@ from canaryctl.controller.store.codec import (
     release_of,
     release_row,
 )
-from canaryctl.controller.store.evidence import write_gates
+from canaryctl.controller.store.evidence import write_evidence, write_gates
 from canaryctl.controller.store.log import follow, replay
+from canaryctl.controller.store.looks import write_look, write_terms
 from canaryctl.controller.store.requests import answer_requests, answer_the_rest
 from canaryctl.controller.store.services import Stable, write_stable
+from canaryctl.gates.terms import GateTerms
 
 _releases, _events = tables.releases, tables.release_events
 
@@ -35,8 +44,10 @@ _releases, _events = tables.releases, tables.release_events
 class Releases(Repository):
     """Attempts to make an artifact stable."""
 
-    def create_release(self, release: Release, *, now: datetime, actor: str) -> Release:
-        """Record a pending release and the first event of its log.
+    def create_release(
+        self, release: Release, *, now: datetime, actor: str, terms: GateTerms | None = None
+    ) -> Release:
+        """Record a pending release, the first event of its log and the terms of its gates.
 
         ActiveReleaseError while another release of the service is not final; NotFoundError
         when the service or the artifact is not registered.
@@ -70,6 +81,8 @@ class Releases(Repository):
                 actor=actor,
             )
             connection.execute(insert(_events).values(event_row(created)))
+            if terms is not None:
+                write_terms(connection, release.id, terms)
         return release
 
     def release(self, ref: str) -> Release:
@@ -133,6 +146,8 @@ class Releases(Repository):
         fence: Lease,
         now: datetime,
         gates: Sequence[GateRecord] = (),
+        look: LookRecord | None = None,
+        evidence: Sequence[Evidence] = (),
         answers: Mapping[int, str] | None = None,
         stable: Stable | None = None,
     ) -> Release:
@@ -140,8 +155,9 @@ class Releases(Repository):
 
         ``release``: the new values; its revision is the one it was decided on. What is
         fixed at creation (service, kind, digest, document) is not written. ``events`` are
-        numbered here and must lead from the stored phase to the new one. ``answers``:
-        request → answer; requests still pending when the release ends are answered too.
+        numbered here and must lead from the stored phase to the new one. ``gates``, ``look`` and
+        ``evidence`` are what it rests on; the look is numbered here, too. ``answers``: request
+        → answer; requests still pending when the release ends are answered too.
         Returns the release as stored. Raises StaleWriteError when the row has changed since
         it was read, FencedError when the lease was lost, IllegalTransitionError and
         UnloggedChangeError for phases that do not follow.
@@ -177,6 +193,9 @@ class Releases(Repository):
             _swap(connection, written, release.revision, fence)
             _append(connection, release.id, followed)
             write_gates(connection, release.id, gates)
+            write_evidence(connection, evidence)
+            if look is not None:
+                write_look(connection, look)
             answer_requests(connection, release.id, answers or {}, now)
             if final:
                 answer_the_rest(connection, release.id, f"too late: it is {phase.value}", now)

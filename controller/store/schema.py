@@ -14,7 +14,7 @@ from canaryctl.controller.errors import SchemaError
 from canaryctl.controller.store.engine import Database, create_store_engine
 from canaryctl.controller.store.writer import require_ours
 
-HEAD = "0002"
+HEAD = "0003"
 """The revision that this version works with: the newest in canaryctl.migrations."""
 
 

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Column,
     Float,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
@@ -267,14 +268,37 @@ gate_records = Table(
     _one_of("outcome", Outcome),
 )
 
+# On which terms a release is judged: fixed when it is recorded.
+gate_terms = Table(
+    "gate_terms",
+    metadata,
+    Column("release", ForeignKey("releases.id"), primary_key=True),
+    Column("terms", JSON, nullable=False),
+)
+
+looks = Table(
+    "looks",
+    metadata,
+    Column("release", ForeignKey("releases.id"), primary_key=True),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("at", UtcDateTime, nullable=False),
+    Column("outcome", String(16), nullable=False),  # of the verdict after this look
+    Column("promotable", Boolean, nullable=False),
+    Column("look", LargeBinary, nullable=False),  # zlib over JSON
+    CheckConstraint("seq >= 1", name="seq"),
+    _one_of("outcome", Outcome),
+)
+
 measurements = Table(
     "measurements",
     metadata,
-    Column("release", ForeignKey("releases.id"), primary_key=True),
+    Column("release", String(64), primary_key=True),
+    Column("look", Integer, primary_key=True, autoincrement=False),
     Column("gate", String(64), primary_key=True),
-    Column("at", UtcDateTime, primary_key=True),
     Column("outcome", String(16), nullable=False),
-    Column("result", JSON, nullable=False),
+    Column("result", LargeBinary, nullable=False),  # zlib over JSON
+    Column("state_digest", String(64), nullable=False),  # SHA-256 of the gate's state
+    ForeignKeyConstraint(["release", "look"], ["looks.release", "looks.seq"]),
     _one_of("outcome", Outcome),
 )
 

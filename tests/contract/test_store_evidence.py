@@ -4,29 +4,42 @@ from dataclasses import replace
 
 import pytest
 
-from canaryctl.controller.errors import InvariantError, SecondVerdictError
-from canaryctl.controller.model import Fault, GateRecord, Lease, Release
+from canaryctl.common.metrics import Signal
+from canaryctl.controller.errors import StaleWriteError
+from canaryctl.controller.model import Evidence, Fault, GateRecord, Lease, Measurement, Release
 from canaryctl.controller.store import Store
+from canaryctl.gates.base import GateContext
+from canaryctl.gates.history import AaHistory, Dependence
 from canaryctl.gates.outcome import Outcome
+from canaryctl.gates.spec import GateSpec
+from canaryctl.gates.terms import GateTerms
 from canaryctl.runtimes.engines.base import EngineFault
-from tests.support.stored import LATER, NOW, result
+from tests.support.stored import LATER, NOW, end, look_record, release, result
 
 
-def test_evidence_is_kept_word_for_word(store: Store, started: Release) -> None:
+def test_evidence_is_kept_word_for_word(store: Store, started: Release, fence: Lease) -> None:
     lines = [f'metric{{le="{n}"}} {n} é\n' for n in range(450)]
-    for number, line in enumerate(lines):
-        store.add_evidence(
-            started.id, NOW, "i1", "http://127.0.0.1/metrics", line, {"n": number, "x": [None]}
-        )
-    found = list(store.evidence(started.id))
-    assert [entry.raw for entry in found] == lines
-    assert [entry.values["n"] for entry in found] == list(range(450))
-    assert (found[0].at, found[0].instance) == (NOW, "i1")
-    store.add_evidence(started.id, NOW, "i1", "s", "", {"x": [float("inf"), -1e-300]})
-    assert list(store.evidence(started.id))[-1].values == {"x": [float("inf"), -1e-300]}
+    seen = [
+        Evidence(started.id, NOW, "i1", "http://127.0.0.1/metrics", line, {"n": n, "x": [None]})
+        for n, line in enumerate(lines)
+    ]
+    now = store.commit(started, [], fence=fence, now=NOW, evidence=seen)
+    assert list(store.evidence(started.id)) == seen
+    odd = Evidence(started.id, NOW, "i1", "s", "", {"x": [float("inf"), -1e-300]})
+    store.commit(now, [], fence=fence, now=NOW, evidence=[odd])
+    assert list(store.evidence(started.id))[-1] == odd
     assert list(store.evidence("zz")) == []
-    with pytest.raises(InvariantError):
-        store.add_evidence("zz", NOW, "i1", "s", "", {})
+
+
+def test_evidence_of_a_decision_that_does_not_land_is_not_kept(
+    store: Store, started: Release, fence: Lease
+) -> None:
+    seen = [Evidence(started.id, NOW, "i1", "s", "1", {})]
+    stale = replace(started, revision=7)
+    with pytest.raises(StaleWriteError):
+        store.commit(stale, [], fence=fence, now=NOW, evidence=seen, look=look_record(started.id))
+    assert list(store.evidence(started.id)) == []
+    assert list(store.looks(started.id)) == []
 
 
 def test_a_fault_is_kept_once(store: Store, started: Release) -> None:
@@ -38,17 +51,34 @@ def test_a_fault_is_kept_once(store: Store, started: Release) -> None:
     assert store.faults(started.id) == (fault, exited)
 
 
-def test_a_look_has_one_verdict(store: Store, started: Release) -> None:
-    failed = result(outcome=Outcome.FAILED, value=0.25, details={"edge": [1, float("inf")]})
-    for _ in range(2):
-        store.add_measurement(started.id, "oom", NOW, failed)
-    with pytest.raises(SecondVerdictError, match=r"failed.*passed"):
-        store.add_measurement(started.id, "oom", NOW, result())
-    store.add_measurement(started.id, "exit", NOW, result("exit"))
-    store.add_measurement(started.id, "oom", LATER, result())
-    looks = store.measurements(started.id, "oom")
-    assert [(look.at, look.result) for look in looks] == [(NOW, failed), (LATER, result())]
-    assert [look.gate for look in store.measurements(started.id)] == ["exit", "oom", "oom"]
+def test_looks_are_numbered_and_come_back_as_they_were(
+    store: Store, started: Release, fence: Lease
+) -> None:
+    odd = result("oom", Outcome.FAILED, value=0.25, details={"edge": [1, float("inf")]})
+    records = [
+        look_record(started.id, at=n, measurements=(Measurement("oom", odd, f"{n:064}"),))
+        for n in range(120)
+    ]
+    now = started
+    for record in records:
+        now = store.commit(now, [], fence=fence, now=NOW, look=record)
+    found = list(store.looks(started.id))
+    assert found == [replace(record, seq=n) for n, record in enumerate(records, start=1)]
+    assert list(store.looks("zz")) == []
+
+
+def test_terms_are_kept_with_the_release(store: Store, started: Release, fence: Lease) -> None:
+    assert store.gate_terms(started.id) is None
+    end(store, started, fence)
+    dependence = Dependence(phi=1 / 3, phi_upper=18.5, block_looks=8, engines=5, blocks=12)
+    history = AaHistory(15.0, 3600.0, {(Signal.TTFT, 0.99): dependence})
+    terms = GateTerms(
+        (GateSpec(name="ttft_p99", max_regression="12.5%"), GateSpec(name="oom", max=0)),
+        GateContext(1, 0.5, 15.0, 0.1, history=history),
+        "no_harm",
+    )
+    again = store.create_release(release(), now=NOW, actor="ann", terms=terms)
+    assert store.gate_terms(again.id) == terms
 
 
 def test_a_gate_resumes_bit_for_bit(store: Store, started: Release, fence: Lease) -> None:

@@ -9,16 +9,19 @@ import pytest
 from sqlalchemy import Engine, Executable, delete, insert, update
 from sqlalchemy.exc import IntegrityError
 
-from canaryctl.controller.model import InstanceState, Lease, Release
+from canaryctl.controller.model import InstanceState, Lease, Measurement, Release
 from canaryctl.controller.states import Phase
 from canaryctl.controller.store import Store, tables
 from canaryctl.controller.store.engine import create_store_engine
+from canaryctl.gates.base import GateContext
+from canaryctl.gates.terms import GateTerms
 from tests.support.stored import (
     DIGESTS,
     NOW,
     claim,
     end,
     instance,
+    look_record,
     release,
     result,
 )
@@ -39,19 +42,22 @@ def test_times_are_utc_and_never_naive(store: Store, started: Release, fence: Le
     assert found == NOW
     assert found.utcoffset() == timedelta(0)
     with pytest.raises(Exception, match="naive"):
-        store.add_evidence(started.id, NOW.replace(tzinfo=None), "i1", "s", "", {})
+        store.commit(replace(stored, step_at=NOW.replace(tzinfo=None)), [], fence=fence, now=NOW)
 
 
 def test_invariants_hold_against_any_program(
     store: Store, started: Release, fence: Lease, raw: Engine
 ) -> None:
     ended = end(store, started, fence)
-    current = store.create_release(release(), now=NOW, actor="ann")
+    terms = GateTerms((), GateContext(1, 0.5, 15.0, 0.1), "no_harm")
+    current = store.create_release(release(), now=NOW, actor="ann", terms=terms)
     store.add_instance(instance("i1"), fence=fence, now=NOW, gpus=claim(0))
     store.add_instance(instance("i2"), fence=fence, now=NOW, gpus=claim(1, share=True))
     store.add_instance(instance("i3"), fence=fence, now=NOW, gpus=None)
     store.update_instance(instance("i3", state=InstanceState.DEAD), fence=fence, now=NOW)
-    store.add_measurement(current.id, "oom", NOW, result())
+    measured = (Measurement("oom", result(), "0" * 64),)
+    look = look_record(current.id, measurements=measured)
+    current = store.commit(current, [], fence=fence, now=NOW, look=look)
     releases, instances, gpus = tables.releases, tables.instances, tables.gpu_leases
 
     def lease(gpu: int, fraction: float, *, shared: bool) -> Executable:
@@ -88,6 +94,8 @@ def test_invariants_hold_against_any_program(
         tables.runtimes,
         tables.artifacts,
         tables.release_events,
+        tables.gate_terms,
+        tables.looks,
         tables.measurements,
     ):
         changed = {column.name: column for column in table.primary_key.columns}

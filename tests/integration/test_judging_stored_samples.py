@@ -73,7 +73,7 @@ class Bench:
             )
             for pool in (CANARY, PREVIOUS)
         }
-        return self.judge.judge(
+        found = self.judge.judge(
             self.release,
             make_plan(self.release),
             members,
@@ -81,6 +81,8 @@ class Bench:
             progress_checks=1,
             now=T0 + timedelta(seconds=at),
         )
+        self.judge.recorded()
+        return found
 
     def both(self, at: float, requests: float, errors: float = 0) -> None:
         self.stored.scraped(f"{CANARY}-0", at, requests, errors)

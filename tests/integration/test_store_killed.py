@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
+from canaryctl.controller.model import Fault
 from canaryctl.controller.store import open_store
+from canaryctl.runtimes.engines.base import EngineFault
 
 WRITER = """
 import sys
@@ -77,4 +79,5 @@ def test_a_killed_writer_leaves_whole_transactions(tmp_path: Path) -> None:
             assert store.replay_phase(release.id) is release.phase
             (record,) = store.gate_records(release.id)
             assert (record.state, record.result.reason) == ({"n": seen}, str(seen))
-            store.add_evidence(release.id, datetime.now(UTC), "i", "s", "no lock is left", {})
+            said = "no lock is left"
+            store.add_fault(Fault(release.id, f"i{kill}", EngineFault.OOM, datetime.now(UTC), said))

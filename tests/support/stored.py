@@ -17,13 +17,16 @@ from canaryctl.controller.model import (
     Instance,
     InstanceState,
     Lease,
+    LookRecord,
     Release,
     ReleaseEvent,
     ReleaseKind,
 )
 from canaryctl.controller.states import Phase, Trigger
 from canaryctl.controller.store import Store, open_store, upgrade
+from canaryctl.gates.base import Look
 from canaryctl.gates.outcome import GateResult, Outcome
+from canaryctl.gates.samples import ArmWindow
 
 NOW = datetime(2026, 5, 4, 3, 2, 1, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=5)
@@ -115,6 +118,22 @@ def moved(trigger: Trigger | None, **changes: Any) -> ReleaseEvent:
 
 def result(name: str = "oom", outcome: Outcome = Outcome.PASSED, **changes: Any) -> GateResult:
     return GateResult(**{"name": name, "outcome": outcome, "reason": "seen", **changes})
+
+
+def look_record(name: str, at: float = 0.0, **changes: Any) -> LookRecord:
+    """A look at an empty canary, ``at`` seconds after NOW."""
+    return LookRecord(
+        **{
+            "release": name,
+            "seq": 0,
+            "at": NOW + timedelta(seconds=at),
+            "look": Look(at=at, canary=ArmWindow((), 1), baseline=None),
+            "outcome": Outcome.INCONCLUSIVE,
+            "promotable": False,
+            "measurements": (),
+            **changes,
+        }
+    )
 
 
 def end(store: Store, running: Release, fence: Lease) -> Release:

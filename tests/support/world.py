@@ -192,6 +192,9 @@ class Gates:
     def step_requests(self, release: Release) -> int:
         return self.counted
 
+    def recorded(self) -> None:
+        pass
+
     def judge(
         self,
         release: Release,

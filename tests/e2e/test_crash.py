@@ -124,6 +124,9 @@ def test_a_good_release_goes_on_after_a_kill_in_every_phase(world: World, load: 
     assert done.code == 0, done.err
     assert done.document["phase"] == "succeeded"
     assert len(set(killed)) >= 4, killed
+    replayed = world.cli.run("gates", "replay", release.id, "--json")
+    assert replayed.code == 0, replayed.out
+    assert replayed.document["looks"] > 0
     assert [e["phase"] for e in done.document["timeline"]][-2:] == ["watching", "succeeded"]
     assert watch.wrong == []
     world.assert_only_stable_is_left()
@@ -142,6 +145,9 @@ def test_a_bad_release_is_rolled_back_whoever_is_killed(world: World, load: Runn
         done = running.wait(120)
     assert done.code == 3, done.err
     assert done.document["reason"].startswith("engine_exit")
+    replayed = world.cli.run("gates", "replay", release.id)
+    assert replayed.code == 0, replayed.out
+    assert "engine_exit: failed" in replayed.out
     assert watch.wrong == []
     assert world.store.service("chat").stable_digest == before
     world.assert_only_stable_is_left()

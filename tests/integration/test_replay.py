@@ -106,8 +106,10 @@ def test_the_first_difference_is_told(run: Judged, what: str) -> None:
     *others, last = third.measurements
     match what:
         case "look":
-            windows = {"canary": third.look.baseline, "baseline": third.look.canary}
-            third = replace(third, look=replace(third.look, **windows))
+            baseline = third.look.baseline
+            assert baseline is not None
+            swapped = replace(third.look, canary=baseline, baseline=third.look.canary)
+            third = replace(third, look=swapped)
         case "result":
             last = replace(last, result=replace(last.result, outcome=Outcome.FAILED))
         case "state":

@@ -2,7 +2,7 @@
 
 Histograms are kept as the observations of each bucket, and their edges once a document:
 ``{"edges": 0, "counts": [0, 3, …], "sum": 1.5}`` refers to the first of the document's
-``edges``. Times ten and packed, an hour of looks takes about a megabyte.
+``edges``. Signals are told by their names; what an artifact names itself is in ``custom``.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from canaryctl.common.metrics import Signal
+from canaryctl.common.metrics import CustomSignal, MetricRef, Signal
 from canaryctl.gates.base import Event, Look
 from canaryctl.gates.samples import (
     ArmWindow,
@@ -27,6 +27,7 @@ from canaryctl.gates.samples import (
 Document = dict[str, Any]
 
 _INF = "+Inf"
+_SHARED = ("edges", "custom")  # what the values refer to
 
 
 def look_document(look: Look) -> Document:
@@ -39,7 +40,10 @@ def look_document(look: Look) -> Document:
         "canary_events": [_plain(event) for event in look.canary_events],
     }
     edges = [[_INF if edge == math.inf else edge for edge in known] for known in writer.edges]
-    return {**document, "edges": edges}
+    custom = {
+        name: {**_plain(ref), "sum_over": list(ref.sum_over)} for name, ref in writer.custom.items()
+    }
+    return {**document, "edges": edges, "custom": custom}
 
 
 def look_of(document: Mapping[str, Any]) -> Look:
@@ -47,11 +51,15 @@ def look_of(document: Mapping[str, Any]) -> Look:
     edges = [
         tuple(math.inf if edge == _INF else edge for edge in known) for known in document["edges"]
     ]
-    reader = _Reader(edges)
+    custom = {
+        name: CustomSignal(name, MetricRef(**{**ref, "sum_over": tuple(ref["sum_over"])}))
+        for name, ref in document["custom"].items()
+    }
+    reader = _Reader(edges, custom)
     baseline = document["baseline"]
     return Look(
         **{
-            **{name: value for name, value in document.items() if name != "edges"},
+            **{name: value for name, value in document.items() if name not in _SHARED},
             "canary": reader.arm(document["canary"]),
             "baseline": None if baseline is None else reader.arm(baseline),
             "canary_events": tuple(Event(**event) for event in document["canary_events"]),
@@ -70,12 +78,17 @@ class _Writer:
     """``edges``: every set of edges met so far, and its place."""
 
     edges: dict[tuple[float, ...], int] = field(default_factory=dict)
+    custom: dict[str, MetricRef] = field(default_factory=dict)
 
     def arm(self, arm: ArmWindow) -> Document:
         return {**_plain(arm), "deltas": [self._delta(delta) for delta in arm.deltas]}
 
     def _delta(self, delta: Delta) -> Document:
-        values = {signal.value: self._value(value) for signal, value in delta.values.items()}
+        values = {}
+        for signal, value in delta.values.items():
+            if isinstance(signal, CustomSignal):
+                self.custom[signal.value] = signal.ref
+            values[signal.value] = self._value(value)
         return {**_plain(delta), "values": values}
 
     def _value(self, value: Value) -> Document:
@@ -103,13 +116,17 @@ class _Writer:
 @dataclass(frozen=True, slots=True)
 class _Reader:
     edges: list[tuple[float, ...]]
+    custom: Mapping[str, CustomSignal]
 
     def arm(self, document: Mapping[str, Any]) -> ArmWindow:
         deltas = tuple(self._delta(delta) for delta in document["deltas"])
         return ArmWindow(**{**document, "deltas": deltas})
 
     def _delta(self, document: Mapping[str, Any]) -> Delta:
-        values = {Signal(name): self._value(value) for name, value in document["values"].items()}
+        values = {
+            self.custom.get(name) or Signal(name): self._value(value)
+            for name, value in document["values"].items()
+        }
         return Delta(**{**document, "values": values})
 
     def _value(self, document: Mapping[str, Any]) -> Value:

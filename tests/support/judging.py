@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from canaryctl.common.metrics import MetricRef, Signal
+from canaryctl.common.metrics import AnySignal, References, Signal
 from canaryctl.controller.catalog import Catalog
 from canaryctl.controller.discovery import judged_labels
 from canaryctl.controller.judge import Judge, Judgement, gate_terms
@@ -42,7 +42,7 @@ class Page:
         self.counts[place] += 1
         self.errors += error
 
-    def values(self) -> dict[Signal, Value]:
+    def values(self) -> dict[AnySignal, Value]:
         total, buckets = 0, []
         for edge, count in zip((*EDGES, float("inf")), self.counts, strict=True):
             total += count
@@ -62,7 +62,7 @@ class Pages:
     pages: dict[str, Page] = field(default_factory=dict)
     down: bool = False
 
-    def read(self, target: Target, refs: Mapping[Signal, MetricRef], at: float) -> Scrape:
+    def read(self, target: Target, refs: References, at: float) -> Scrape:
         if self.down:
             missing = Missing("cannot be reached")
             return Scrape(target.instance, at, dict.fromkeys(refs, missing), self.name)

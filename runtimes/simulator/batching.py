@@ -3,8 +3,8 @@
 Pure: time is given, randomness is seeded, so the same arrivals give the same steps. A step
 first serves the running requests (one token each, or a chunk of prefill), then admits waiting
 ones, within ``max_num_batched_tokens``. KV cache is held in blocks; when none is free the
-request admitted last is preempted and computed again later. Context length does not change a
-step's time, and prefixes are not cached.
+request admitted last is preempted and computed again later. What the prefix cache holds of a
+prompt is not computed again, but for its last token. Context length does not change a step's time.
 """
 
 import random
@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from canaryctl.runtimes.simulator.cost import CostModel
 from canaryctl.runtimes.simulator.graphs import Dispatch, GraphSet
-
-BLOCK_SIZE = 16  # tokens
+from canaryctl.runtimes.simulator.prefix import BLOCK_SIZE, PrefixCache
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +23,7 @@ class Request:
 
     ``slowdown``: how many times slower than its neighbours it is served, without slowing them.
     ``ready_at``: it takes part in no step that begins earlier.
+    ``prefix``: the keys of its prompt's blocks.
     """
 
     prompt_tokens: int
@@ -35,6 +35,7 @@ class Request:
     generated: int = 0
     blocks: int = 0
     gone: bool = False
+    prefix: tuple[bytes, ...] = ()
 
     @property
     def length(self) -> int:
@@ -99,6 +100,7 @@ class Batcher:
         self.limits = limits
         self.conditions = Conditions()
         self.preemptions = 0
+        self.prefix_queries = self.prefix_hits = 0  # prompt tokens
         self.running: list[Request] = []
         self.waiting: deque[Request] = deque()
         self._graphs, self._cost, self._compiled = graphs, cost, compiled
@@ -107,6 +109,7 @@ class Batcher:
         self._step_random = random.Random(f"steps {seed}")  # noqa: S311  a model, not a secret
         self._request_random = random.Random(f"requests {seed}")  # noqa: S311
         self._free_blocks = limits.num_blocks
+        self._prefixes = PrefixCache(limits.num_blocks)
 
     @property
     def idle(self) -> bool:
@@ -181,6 +184,8 @@ class Batcher:
             if request.slowdown > 1:
                 request.ready_at = step.end + (request.slowdown - 1) * (step.end - step.begin)
             if request.computed == request.length:
+                if not request.generated:
+                    self._prefixes.keep(request.prefix)
                 request.generated += 1
                 generated.append(request)
                 if request.finished:
@@ -216,14 +221,24 @@ class Batcher:
                 break
             if request.ready_at > at:
                 continue
-            tokens = min(request.length, budget)
+            request.computed = self._cached(request)
+            tokens = min(request.length - request.computed, budget)
             if not self._hold(request, tokens):
+                request.computed = 0
                 break
+            if not request.generated:
+                self.prefix_queries += request.prompt_tokens
+                self.prefix_hits += request.computed
             self.waiting.remove(request)
             self.running.append(request)
             admitted.append((request, tokens))
             budget -= tokens
         return admitted
+
+    def _cached(self, request: Request) -> int:
+        """Tokens that need not be computed: the last one of a prompt always is."""
+        most = (request.prompt_tokens - 1) // BLOCK_SIZE
+        return min(self._prefixes.find(request.prefix), most) * BLOCK_SIZE
 
     def _hold(self, request: Request, tokens: int) -> bool:
         """Take the blocks for ``tokens`` more; False when too few are free."""

@@ -23,6 +23,7 @@ from canaryctl.runtimes.simulator.faults import (
 )
 from canaryctl.runtimes.simulator.graphs import StepMode
 from canaryctl.runtimes.simulator.memory import MemoryPlan
+from canaryctl.runtimes.simulator.prefix import block_keys
 from canaryctl.runtimes.simulator.stats import Stats
 from canaryctl.runtimes.simulator.text import Answer, Prompt, wrong
 
@@ -117,6 +118,7 @@ class EngineCore:
             prompt_tokens=prompt_tokens,
             output_tokens=min(most, natural),
             arrival=asyncio.get_running_loop().time(),
+            prefix=block_keys(prompt),
         )
         first_delay = Fault.SLOW_FIRST_REQUEST in self.faults and not self._served_any
         self.batcher.add(request, delay_s=FIRST_REQUEST_S if first_delay else 0.0)
@@ -145,6 +147,7 @@ class EngineCore:
         LOG.warning("faults in force: %s", ", ".join(sorted(self.faults.active)) or "none")
         if Fault.COUNTER_RESET in self.faults:
             self.stats = Stats()
+            self.batcher.prefix_queries = self.batcher.prefix_hits = 0
         self.apply_conditions()
         self._wake.set()
 

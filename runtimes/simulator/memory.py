@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from canaryctl.common.errors import PermanentError
-from canaryctl.runtimes.simulator.batching import BLOCK_SIZE
 from canaryctl.runtimes.simulator.config import SimulatorConfig
 from canaryctl.runtimes.simulator.cost import GIB, CostModel, calibration
 from canaryctl.runtimes.simulator.graphs import GraphSet
+from canaryctl.runtimes.simulator.prefix import BLOCK_SIZE
 
 
 class OutOfMemoryError(PermanentError):

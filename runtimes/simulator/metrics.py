@@ -12,9 +12,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from canaryctl.runtimes.simulator.batching import BLOCK_SIZE
 from canaryctl.runtimes.simulator.core import EngineCore
 from canaryctl.runtimes.simulator.faults import Fault
+from canaryctl.runtimes.simulator.prefix import BLOCK_SIZE
 from canaryctl.runtimes.simulator.stats import FINISHED_REASONS, Histogram
 
 # What a version that renames its per-token metrics would call them.
@@ -100,6 +100,8 @@ class EngineCollector(Collector):
             ("vllm:prompt_tokens", stats.prompt_tokens),
             ("vllm:generation_tokens", stats.generation_tokens),
             ("vllm:num_preemptions", stats.preemptions),
+            ("vllm:prefix_cache_queries", self._core.batcher.prefix_queries),
+            ("vllm:prefix_cache_hits", self._core.batcher.prefix_hits),
         ):
             counter = CounterMetricFamily(name, "As vLLM names it; simulated.", labels=self._names)
             counter.add_metric(self._values, value)

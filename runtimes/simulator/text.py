@@ -12,13 +12,15 @@ WORDS = tuple(f" {first}{second}" for first in _SYLLABLES for second in _SYLLABL
 _WRONG = {word: WORDS[(index + 1) % len(WORDS)] for index, word in enumerate(WORDS)}
 MEDIAN_LENGTH = 128  # tokens after which half of the answers end by themselves
 
+CHARACTERS_PER_TOKEN = 4
+
 Prompt = str | Sequence[int]
 
 
 def count_tokens(prompt: Prompt) -> int:
     """Token ids are counted; text has about one token in four characters."""
     if isinstance(prompt, str):
-        return max(1, -(-len(prompt) // 4))
+        return max(1, -(-len(prompt) // CHARACTERS_PER_TOKEN))
     return len(prompt)
 
 

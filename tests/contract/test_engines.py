@@ -34,6 +34,8 @@ KINDS = {
     Signal.RUNNING: MetricKind.GAUGE,
     Signal.WAITING: MetricKind.GAUGE,
     Signal.CACHE_CONFIG: MetricKind.INFO,
+    Signal.PREFIX_QUERIES: MetricKind.COUNTER,
+    Signal.PREFIX_HITS: MetricKind.COUNTER,
     Signal.GRID: MetricKind.INFO,
 }
 
@@ -174,6 +176,8 @@ def test_the_signals_of_the_gates_can_be_had(adapter: Engine) -> None:
         Signal.STEPS,
         Signal.RUNNING,
         Signal.CACHE_CONFIG,
+        Signal.PREFIX_QUERIES,
+        Signal.PREFIX_HITS,
         Signal.GRID,
     } <= set(adapter.metrics(VERSION))
 

@@ -220,6 +220,18 @@ def test_every_signal_of_the_adapter_is_on_the_page(plain: SimulatedServer) -> N
         assert ref.exists_with is None or ref.exists_with in names
 
 
+def test_a_conversation_finds_its_past_in_the_prefix_cache(log: Path) -> None:
+    with SimulatedServer(simulated_spec(), log) as server:
+        past = list(range(64))
+        server.complete(prompt=past)
+        server.complete(prompt=[*past, *range(100, 120)])
+        page = server.page()
+        assert page.value("vllm:prefix_cache_queries_total") == 64 + 84
+        assert page.value("vllm:prefix_cache_hits_total") == 64
+        server.switch("counter_reset")
+        assert server.page().value("vllm:prefix_cache_queries_total") == 0
+
+
 def test_the_grid_is_attested(plain: SimulatedServer, log: Path) -> None:
     info = plain.page().labels("canaryctl_grid_info")
     resolved = ENGINE.resolved_grid(plain.spec)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from canaryctl.runtimes.engines.grid import vllm_default_sizes
 from canaryctl.runtimes.simulator.batching import (
-    BLOCK_SIZE,
     Batcher,
     BatchLimits,
     Conditions,
@@ -21,6 +20,7 @@ from canaryctl.runtimes.simulator.batching import (
 )
 from canaryctl.runtimes.simulator.cost import calibrated
 from canaryctl.runtimes.simulator.graphs import EagerReason, GraphSet, StepMode
+from canaryctl.runtimes.simulator.prefix import BLOCK_SIZE
 
 GRAPHS = GraphSet.of("FULL_AND_PIECEWISE", vllm_default_sizes(256, 8192), 256)
 

@@ -13,7 +13,9 @@ from canaryctl.controller.loads import StepLoads
 from canaryctl.controller.loop import LeasedService, holder_name
 from canaryctl.controller.model import GpuClaim, Release
 from canaryctl.controller.observe import Observer
+from canaryctl.controller.plan import make_plan
 from canaryctl.controller.reconcile import Reconciler
+from canaryctl.controller.room import Arm, shortage, staying
 from canaryctl.controller.rungs import rungs
 from canaryctl.controller.service import ServiceController, stage_deadlines
 from canaryctl.controller.settings import Settings
@@ -63,6 +65,7 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
     sources = Sources(settings.prometheus)
     executor = ThreadPoolExecutor(WORKERS, thread_name_prefix="look")
     holder = holder_name()
+    claims = _claims(settings)
 
     def metrics_url(member: InstanceView) -> str:
         if member.instance.handle is None:
@@ -70,19 +73,47 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
         return place.base_url(member.instance.handle) + "/metrics"
 
     def checked(release: Release, view: View) -> tuple[str, ...]:
-        runtime, adapter = release.document.runtime, catalog.engine(release.digest)
+        found = startable(release.document.runtime, catalog.engine(release.digest))
+        unjudged = sources.fault(release)
+        return (
+            *found,
+            *((unjudged,) if unjudged else ()),
+            *_rung_faults(release, view),
+            *fresh_faults(release, view),
+        )
+
+    def startable(runtime: RuntimeSpec, adapter: Engine) -> tuple[str, ...]:
         names = DISTRIBUTIONS.get(adapter.name, ())
         # Only the interpreter is asked: nothing of this launch is started.
         launch = adapter.launch(runtime, host=settings.host, port=0)
-        found = preflight(
+        return preflight(
             runtime,
             adapter,
             _machine(adapter, settings),
             inspect_installation(launch, (*names, "torch")),
             distributions=names,
+        ).faults
+
+    def fresh_faults(release: Release, view: View) -> tuple[str, ...]:
+        """A fresh baseline starts the stable artifact anew, beside the canary and the stable."""
+        plan = make_plan(release)
+        if not plan.fresh_baseline or release.previous_digest is None:
+            return ()
+        stable = store.artifact(release.previous_digest).runtime
+        engine_of = catalog.engine(release.digest), catalog.engine(release.previous_digest)
+        largest = plan.steps[-1]
+        arms = (
+            Arm("canary", largest.canary_replicas, claims(engine_of[0], release.document.runtime)),
+            Arm("baseline", largest.baseline_replicas, claims(engine_of[1], stable)),
         )
-        unjudged = sources.fault(release)
-        return (*found.faults, *((unjudged,) if unjudged else ()), *_rung_faults(release, view))
+        staying_pools = {release.pool, release.fresh_pool, release.previous_pool}
+        leaving = view.pools.keys() - staying_pools
+        held = staying(store.leased_gpus(), store.instances(live_only=True), leaving)
+        missing = shortage(arms, held)
+        return (
+            *(f"the fresh baseline: {fault}" for fault in startable(stable, engine_of[1])),
+            *((missing,) if missing else ()),
+        )
 
     def controller(service: str) -> ServiceController:
         observer = Observer(catalog, place, sources.scrape, executor, stage_deadlines(store))
@@ -93,7 +124,7 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
             catalog=catalog,
             observer=observer,
             judge=judge,
-            reconciler=Reconciler(store, catalog, place, route, _claims(settings), settings.host),
+            reconciler=Reconciler(store, catalog, place, route, claims, settings.host),
             router=route,
             loads=StepLoads(settings.state_dir / "loads"),
             preflight=checked,

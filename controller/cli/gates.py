@@ -9,6 +9,7 @@ from canaryctl.controller.cli.release import document, opened
 _CLI = "canaryctl.controller.cli"
 COMMANDS = {
     "explain": Lazy(f"{_CLI}.gates:explain", "Say why a release is where it is."),
+    "judge": Lazy(f"{_CLI}.gates_judge:judge", "Judge a file of samples."),
     "replay": Lazy(f"{_CLI}.gates_replay:replay", "Recompute every verdict from the evidence."),
 }
 

@@ -70,7 +70,7 @@ def test_looks_are_numbered_and_come_back_as_they_were(
 def test_terms_are_kept_with_the_release(store: Store, started: Release, fence: Lease) -> None:
     assert store.gate_terms(started.id) is None
     end(store, started, fence)
-    dependence = Dependence(phi=1 / 3, phi_upper=18.5, block_looks=8, engines=5, blocks=12)
+    dependence = Dependence(phi=4 / 3, phi_upper=18.5, block_looks=8, engines=5, blocks=12)
     history = AaHistory(15.0, 3600.0, {(Signal.TTFT, 0.99): dependence})
     terms = GateTerms(
         (GateSpec(name="ttft_p99", max_regression="12.5%"), GateSpec(name="oom", max=0)),

@@ -11,10 +11,11 @@ from canaryctl.controller.discovery import TargetsFile, judged_labels, targets_p
 from canaryctl.controller.judge import Judge
 from canaryctl.controller.loads import StepLoads
 from canaryctl.controller.loop import LeasedService, holder_name
-from canaryctl.controller.model import GpuClaim, Release
+from canaryctl.controller.model import GpuClaim, Instance, Release
 from canaryctl.controller.observe import Observer
 from canaryctl.controller.plan import make_plan
 from canaryctl.controller.reconcile import Reconciler
+from canaryctl.controller.recording import Recorder
 from canaryctl.controller.room import Arm, shortage, staying
 from canaryctl.controller.rungs import rungs
 from canaryctl.controller.service import ServiceController, stage_deadlines
@@ -51,6 +52,7 @@ class App:
     store: Store
     submitter: Submitter
     router: Router
+    recorder: Recorder
     controller: Callable[[str], LeasedService]
     close: Callable[[], None]
 
@@ -67,10 +69,13 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
     holder = holder_name()
     claims = _claims(settings)
 
+    def page(instance: Instance) -> str:
+        if instance.handle is None:
+            raise AssertionError(f"{instance.id} serves without a handle")
+        return place.base_url(instance.handle) + "/metrics"
+
     def metrics_url(member: InstanceView) -> str:
-        if member.instance.handle is None:
-            raise AssertionError(f"{member.instance.id} serves without a handle")
-        return place.base_url(member.instance.handle) + "/metrics"
+        return page(member.instance)
 
     def checked(release: Release, view: View) -> tuple[str, ...]:
         found = startable(release.document.runtime, catalog.engine(release.digest))
@@ -141,7 +146,8 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
     ports = settings.router_ports
     router_port = place.free_port if ports is None else free_ports(ports, settings.host)
     submitter = Submitter(store, engine, router_port)
-    return App(settings, clock, store, submitter, route, leased, close)
+    recorder = Recorder(store, catalog, sources.scrape, page, executor)
+    return App(settings, clock, store, submitter, route, recorder, leased, close)
 
 
 def _rung_faults(release: Release, view: View) -> tuple[str, ...]:

@@ -18,8 +18,10 @@ from canaryctl.controller.model import (
     Service,
 )
 from canaryctl.controller.plan import HARD_GATES, make_plan
+from canaryctl.controller.samplefiles import load_history
 from canaryctl.controller.states import Phase
 from canaryctl.controller.store import Store
+from canaryctl.gates.history import AaHistory
 from canaryctl.runtimes.engines.base import Engine
 
 EAGER = "eager"
@@ -52,15 +54,17 @@ class Submitter:
     def release(self, loaded: LoadedArtifact, *, actor: str, now: datetime) -> Release:
         """A release of ``loaded``: the service's first, when it has no stable runtime yet."""
         document = _with_absolute_loads(loaded.document, loaded.directory)
+        history = _history(document, loaded.directory)
         service = self._store.ensure_service(document.service, self._port, now)
         self._register(document, loaded.digest, now)
         if service.stable_digest == loaded.digest:
             title = f"{document.name}@{document.version}"
             raise AlreadyStableError(service.name, title, service.stable_release)
-        return self._create(service, document, loaded.digest, now=now, actor=actor)
+        return self._create(service, document, loaded.digest, now=now, actor=actor, history=history)
 
     def retry(self, release: Release, *, actor: str, reason: str, now: datetime) -> Release:
-        """A new attempt of the same document, with evidence of its own."""
+        """A new attempt of the same document, with evidence of its own and the same history."""
+        terms = self._store.gate_terms(release.id)
         service = self._store.service(release.service)
         if service.stable_digest == release.digest:
             title = f"{release.document.name}@{release.document.version}"
@@ -72,6 +76,7 @@ class Submitter:
             now=now,
             actor=actor,
             hold=f"retry of {release.id}" + (f": {reason}" if reason else ""),
+            history=terms.context.history if terms is not None else None,
         )
 
     def rollback(
@@ -159,6 +164,7 @@ class Submitter:
         actor: str,
         kind: ReleaseKind | None = None,
         hold: str | None = None,
+        history: AaHistory | None = None,
     ) -> Release:
         first = service.stable_digest is None
         release = Release(
@@ -178,7 +184,7 @@ class Submitter:
             hold=hold,
         )
         plan = make_plan(release)
-        terms = gate_terms(release, plan)
+        terms = gate_terms(release, plan, history)
         undecidable = undecidable_gates(release, plan, terms)
         if undecidable:
             raise UndecidableError(undecidable)
@@ -199,3 +205,17 @@ def _with_absolute_loads(document: ArtifactDocument, directory: Path) -> Artifac
     steps = tuple(absolute(step) for step in document.rollout.steps)
     rollout: Rollout = document.rollout.model_copy(update={"steps": steps})
     return document.model_copy(update={"rollout": rollout})
+
+
+def _history(document: ArtifactDocument, directory: Path) -> AaHistory | None:
+    """What the file beside the artifact says: from now on it lies with the release."""
+    named = document.rollout.history
+    if named is None:
+        return None
+    try:
+        found = load_history(directory / named)
+    except InputError as error:
+        raise InputError(f"rollout.history: {error}") from None
+    if found.lacks:
+        raise InputError(f"rollout.history: {directory / named}: {found.lacks}")
+    return found

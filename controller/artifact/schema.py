@@ -111,6 +111,7 @@ class Rollout(_Frozen):
     promote_on: PromoteOn = PromoteOn.NO_HARM
     detectable: Ratio = 0.5
     on_inconclusive: OnInconclusive = OnInconclusive.ROLLBACK
+    history: str | None = None  # a file of an A/A history beside the artifact
     metrics: Metrics | None = None  # None: Prometheus where the controller has one, else scrape
 
     @model_validator(mode="after")

@@ -194,3 +194,28 @@ def test_what_was_released_can_be_looked_at(cli: Cli, folder: Path) -> None:
     assert ok(cli.run("doctor")).out
     refused_remove = cli.run("remove", "no-such-service")
     assert refused_remove.code == 2
+
+
+def test_a_history_is_recorded_of_the_stable_engines(cli: Cli, tmp_path: Path) -> None:
+    samples, summary = tmp_path / "history.jsonl", tmp_path / "history.json"
+    recorded = ok(
+        cli.run("gates", "record", "chat", "--for=3s", "--every=1s", "-o", samples, "--json")
+    ).document
+    assert (recorded["rounds"], recorded["engines"]) == (4, 1)
+    lines = [json.loads(line) for line in samples.read_text().splitlines()]
+    assert len(lines) == recorded["lines"]
+    assert {"ttft", "tpot", "e2e"} <= {line["signal"] for line in lines}
+    assert {line["arm"] for line in lines} == {"baseline"}
+    again = cli.run("gates", "record", "chat", "--for=1s", "-o", samples)
+    assert again.code == 2
+    assert "there already" in again.err
+    told = ok(cli.run("gates", "history", samples, "-o", summary))
+    assert "of the 60 minutes" in told.err
+    assert cli.run("gates", "record", "nobody", "-o", tmp_path / "x").code == 2
+    assert not (tmp_path / "x").exists()
+    # So short a history shows nothing: a release that names it is refused, and not recorded.
+    document = artifact("good", 90, rollout={"history": str(summary)})
+    refused = cli.release(write(tmp_path, document))
+    assert refused.code == 2
+    assert "rollout.history" in json.loads(refused.out)["error"]["message"]
+    assert cli.service()["active_release"] is None

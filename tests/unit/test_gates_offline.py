@@ -86,10 +86,10 @@ def test_it_says_what_the_gate_itself_says() -> None:
             if line["at"] == at
         }
         if before is not None:
-            arms = [
+            canary, baseline = (
                 window(before, now, [n for n in sorted(now) if n[0] == first]) for first in "cb"
-            ]
-            state, result = gate.look(state, Look(at, *arms))
+            )
+            state, result = gate.look(state, Look(at, canary, baseline))
             if result.outcome is Outcome.FAILED:
                 break
         before = now

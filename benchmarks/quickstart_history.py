@@ -12,7 +12,6 @@ record`.
 import argparse
 import asyncio
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from canaryctl.runtimes.simulator.config import SimulatorConfig
 from canaryctl.runtimes.simulator.core import EngineCore, Stream
 from canaryctl.runtimes.simulator.faults import ActiveFaults
 from canaryctl.runtimes.simulator.startup import start
-from canaryctl.runtimes.simulator.stats import Histogram, Stats
+from canaryctl.runtimes.simulator.stats import Stats
 
 QUICKSTART = Path(__file__).resolve().parents[1] / "examples" / "quickstart"
 ENGINES, LOOK_S, SPAN_S = 5, 2.0, 3600.0
@@ -96,22 +95,11 @@ async def _read(stream: Stream) -> None:
 
 
 def _lines(at: float, engine: str, stats: Stats) -> Iterator[str]:
-    for signal, histogram in (
-        (Signal.TTFT, stats.fine_ttft),
-        (Signal.TPOT, stats.fine_tpot),
-        (Signal.ITL, stats.fine_itl),
-        (Signal.E2E, stats.fine_e2e),
-    ):
+    for signal in (Signal.TTFT, Signal.TPOT, Signal.ITL, Signal.E2E):
+        buckets, _ = stats.fine[signal.value].shown()
         head = {"at": at, "arm": "baseline", "instance": engine, "signal": signal.value}
-        yield json.dumps({**head, "buckets": _buckets(histogram)}) + "\n"
-
-
-def _buckets(histogram: Histogram) -> dict[str, int]:
-    found, total = {}, 0
-    for edge, count in zip((*histogram.edges, math.inf), histogram.counts, strict=True):
-        total += count
-        found["+Inf" if math.isinf(edge) else repr(edge)] = total
-    return found
+        counts = {edge: round(count) for edge, count in buckets}
+        yield json.dumps({**head, "buckets": counts}) + "\n"
 
 
 def main() -> None:

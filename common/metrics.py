@@ -21,8 +21,8 @@ class Signal(StrEnum):
     ERRORS = "errors"  # counter: those answered 5xx or finished with an error
     OOM = "oom"  # counter: out-of-memory events seen inside the engine
     STEPS = "steps"  # counter set: engine steps by mode, bucket, pure_decode, reason
-    TOKENS_ACTUAL = "tokens_actual"  # counter: tokens scheduled
-    TOKENS_PADDED = "tokens_padded"  # counter: tokens computed, padding included
+    TOKENS_ACTUAL = "tokens_actual"  # counter set: tokens scheduled, by the labels of STEPS
+    TOKENS_PADDED = "tokens_padded"  # counter set: tokens computed, padding included; as above
     RUNNING = "running"  # gauge: sequences being decoded or prefilled
     WAITING = "waiting"  # gauge: sequences queued
     CACHE_CONFIG = "cache_config"  # info: num_gpu_blocks, block_size, kv_cache_size_tokens

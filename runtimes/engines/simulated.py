@@ -7,12 +7,14 @@ tried where no GPU is. What it does not model it refuses, instead of passing it 
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from canaryctl.common.errors import InputError
 from canaryctl.common.metrics import MetricKind, MetricRef, Signal
 from canaryctl.runtimes.engines.base import Launch, LogFacts
 from canaryctl.runtimes.engines.grid import resolve_sizes
 from canaryctl.runtimes.engines.vllm_log import read_vllm_log
+from canaryctl.runtimes.engines.vllm_metrics import PROBE_REFS
 from canaryctl.runtimes.simulator.config import (
     SimulatorConfig,
     args_problems,
@@ -111,11 +113,16 @@ class SimulatedEngine:
         return served_name(spec.model.id)
 
 
+def _known_at_once(signal: Signal) -> MetricRef:
+    """Before the first step there is none of a count, and the simulator knows that it is none."""
+    return replace(PROBE_REFS[signal], born_at_zero=False, exists_with="canaryctl_grid_info")
+
+
 _METRICS: Mapping[Signal, MetricRef] = {
-    Signal.TTFT: MetricRef("canaryctl_ttft_seconds", MetricKind.HISTOGRAM),
-    Signal.TPOT: MetricRef("canaryctl_tpot_seconds", MetricKind.HISTOGRAM),
-    Signal.ITL: MetricRef("canaryctl_itl_seconds", MetricKind.HISTOGRAM),
-    Signal.E2E: MetricRef("canaryctl_e2e_seconds", MetricKind.HISTOGRAM),
+    **PROBE_REFS,
+    Signal.STEPS: _known_at_once(Signal.STEPS),
+    Signal.TOKENS_ACTUAL: _known_at_once(Signal.TOKENS_ACTUAL),
+    Signal.TOKENS_PADDED: _known_at_once(Signal.TOKENS_PADDED),
     Signal.REQUESTS: MetricRef(
         "http_requests_total",
         MetricKind.COUNTER,
@@ -133,20 +140,11 @@ _METRICS: Mapping[Signal, MetricRef] = {
         exists_with=_ALWAYS_THERE,
     ),
     Signal.OOM: MetricRef("canaryctl_oom_total", MetricKind.COUNTER),
-    Signal.STEPS: MetricRef(
-        "canaryctl_engine_steps_total",
-        MetricKind.COUNTER_SET,
-        born_at_zero=False,
-        exists_with="canaryctl_grid_info",
-    ),
-    Signal.TOKENS_ACTUAL: MetricRef("canaryctl_tokens_actual_total", MetricKind.COUNTER),
-    Signal.TOKENS_PADDED: MetricRef("canaryctl_tokens_padded_total", MetricKind.COUNTER),
     Signal.RUNNING: MetricRef("vllm:num_requests_running", MetricKind.GAUGE),
     Signal.WAITING: MetricRef("vllm:num_requests_waiting", MetricKind.GAUGE),
     Signal.CACHE_CONFIG: MetricRef("vllm:cache_config_info", MetricKind.INFO),
     Signal.PREFIX_QUERIES: MetricRef("vllm:prefix_cache_queries_total", MetricKind.COUNTER),
     Signal.PREFIX_HITS: MetricRef("vllm:prefix_cache_hits_total", MetricKind.COUNTER),
-    Signal.GRID: MetricRef("canaryctl_grid_info", MetricKind.INFO),
 }
 
 

@@ -49,6 +49,7 @@ _NATIVE: Mapping[Signal, MetricRef] = {
     Signal.TPOT: _vllm("request_time_per_output_token_seconds", MetricKind.HISTOGRAM),
     Signal.ITL: _vllm("inter_token_latency_seconds", MetricKind.HISTOGRAM),
     Signal.E2E: _vllm("e2e_request_latency_seconds", MetricKind.HISTOGRAM),
+    Signal.PREFILL: _vllm("request_prefill_time_seconds", MetricKind.HISTOGRAM),
     Signal.REQUESTS: _http(None),
     Signal.ERRORS: _http("5.."),
     Signal.RUNNING: _vllm("num_requests_running", MetricKind.GAUGE),
@@ -61,16 +62,22 @@ _NATIVE: Mapping[Signal, MetricRef] = {
 # (since, what it renamed), oldest first.
 _CHANGES: tuple[tuple[tuple[int, int], Mapping[Signal, MetricRef]], ...] = ()
 
-_PROBE: Mapping[Signal, MetricRef] = {
+PROBE_REFS: Mapping[Signal, MetricRef] = {
     Signal.TTFT: _probe("ttft_seconds", MetricKind.HISTOGRAM),
     Signal.TPOT: _probe("tpot_seconds", MetricKind.HISTOGRAM),
     Signal.ITL: _probe("itl_seconds", MetricKind.HISTOGRAM),
     Signal.E2E: _probe("e2e_seconds", MetricKind.HISTOGRAM),
+    Signal.PREFILL: _probe("prefill_seconds", MetricKind.HISTOGRAM),
     # Absent until the engine reported a step with its graph mode, so absent is unknown.
     Signal.STEPS: _probe("engine_steps_total", MetricKind.COUNTER_SET),
-    Signal.TOKENS_ACTUAL: _probe("tokens_actual_total", MetricKind.COUNTER),
-    Signal.TOKENS_PADDED: _probe("tokens_padded_total", MetricKind.COUNTER),
+    Signal.TOKENS_ACTUAL: _probe("tokens_actual_total", MetricKind.COUNTER_SET),
+    Signal.TOKENS_PADDED: _probe("tokens_padded_total", MetricKind.COUNTER_SET),
+    Signal.SHAPES: _probe("step_shape", MetricKind.HISTOGRAM_SET),
+    Signal.STEP_TIME: _probe("step_time_seconds", MetricKind.HISTOGRAM_SET),
     Signal.GRID: _probe("grid_info", MetricKind.INFO),
+    Signal.STARTUP: _probe("startup_seconds", MetricKind.GAUGE_SET),
+    Signal.MEMORY: _probe("memory_bytes", MetricKind.GAUGE_SET),
+    Signal.ATTESTATION: _probe("attestation_info", MetricKind.INFO),
 }
 
 
@@ -89,4 +96,4 @@ def native(version: tuple[int, int]) -> Mapping[Signal, MetricRef]:
 
 def with_probe(version: tuple[int, int]) -> Mapping[Signal, MetricRef]:
     """The probe's names where it has one, else vLLM's own. OOM is in neither: unknown here."""
-    return {**native(version), **_PROBE}
+    return {**native(version), **PROBE_REFS}

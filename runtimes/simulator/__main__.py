@@ -18,6 +18,7 @@ import uvicorn
 
 from canaryctl.common.errors import InputError
 from canaryctl.runtimes.simulator.api import make_app
+from canaryctl.runtimes.simulator.attestation import attest
 from canaryctl.runtimes.simulator.config import SimulatorConfig
 from canaryctl.runtimes.simulator.core import EngineCore
 from canaryctl.runtimes.simulator.faults import ActiveFaults, FaultRequest
@@ -63,7 +64,7 @@ async def _serve(listener: socket.socket, config: SimulatorConfig) -> int:
         loop.call_later(after_s, os._exit, 0)
 
     core = EngineCore(config, engine.memory, engine.batcher, faults, die)
-    app = make_app(core, engine.graphs.sizes, config.capture_sizes)
+    app = make_app(core, attest(config, engine, os.environ))
     server = _Server(
         uvicorn.Config(
             app,

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from canaryctl.common.errors import InputError
 from canaryctl.runtimes.simulator import answers
 from canaryctl.runtimes.simulator.answers import AnswerForm
+from canaryctl.runtimes.simulator.attestation import Attested
 from canaryctl.runtimes.simulator.core import EngineCore, EngineDeadError, Stream
 from canaryctl.runtimes.simulator.faults import FaultRequest
 from canaryctl.runtimes.simulator.metrics import metrics_page, render
@@ -28,10 +29,10 @@ _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _COUNTED = ("/v1/completions", "/v1/chat/completions", "/v1/models")
 
 
-def make_app(core: EngineCore, grid: tuple[int, ...], requested: tuple[int, ...] | None) -> ASGIApp:
-    """The application of one engine; ``grid``: captured sizes, ``requested``: those asked for."""
+def make_app(core: EngineCore, attested: Attested) -> ASGIApp:
+    """The application of one engine."""
     api = _Api(core)
-    registry = metrics_page(core, grid, requested)
+    registry = metrics_page(core, attested)
 
     async def metrics(_: Request) -> Response:
         return Response(render(registry), headers={"content-type": _METRICS_TYPE})

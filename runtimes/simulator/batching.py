@@ -7,6 +7,7 @@ request admitted last is preempted and computed again later. What the prefix cac
 prompt is not computed again, but for its last token. Context length does not change a step's time.
 """
 
+import math
 import random
 from collections import deque
 from collections.abc import Sequence
@@ -22,7 +23,8 @@ class Request:
     """One sequence. Times in seconds; ``output_tokens`` is how many it will generate.
 
     ``slowdown``: how many times slower than its neighbours it is served, without slowing them.
-    ``ready_at``: it takes part in no step that begins earlier.
+    ``ready_at``: it takes part in no step that begins earlier. ``scheduled``: when the first
+    step that it took part in began.
     ``prefix``: the keys of its prompt's blocks.
     """
 
@@ -31,6 +33,7 @@ class Request:
     arrival: float
     slowdown: float = 1.0
     ready_at: float = 0.0
+    scheduled: float = math.inf
     computed: int = 0
     generated: int = 0
     blocks: int = 0
@@ -40,6 +43,11 @@ class Request:
     @property
     def length(self) -> int:
         return self.prompt_tokens + self.generated
+
+    @property
+    def decoding(self) -> bool:
+        """All but its last token is computed: it takes one token of the next step."""
+        return self.generated > 0 and self.computed == self.length - 1
 
     @property
     def finished(self) -> bool:
@@ -231,6 +239,7 @@ class Batcher:
                 self.prefix_hits += request.computed
             self.waiting.remove(request)
             self.running.append(request)
+            request.scheduled = min(request.scheduled, at)  # again after it was preempted
             admitted.append((request, tokens))
             budget -= tokens
         return admitted

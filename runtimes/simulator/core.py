@@ -87,7 +87,7 @@ class EngineCore:
     ) -> None:
         self.config, self.memory, self.batcher = config, memory, batcher
         self.faults = faults
-        self.stats = Stats()
+        self.stats = self._no_stats()
         self.dead = False
         self._on_death = on_death
         self._streams: dict[Request, Stream] = {}
@@ -146,7 +146,7 @@ class EngineCore:
         self.faults.factor, self.faults.share = change.factor, change.share
         LOG.warning("faults in force: %s", ", ".join(sorted(self.faults.active)) or "none")
         if Fault.COUNTER_RESET in self.faults:
-            self.stats = Stats()
+            self.stats = self._no_stats()
             self.batcher.prefix_queries = self.batcher.prefix_hits = 0
         self.apply_conditions()
         self._wake.set()
@@ -161,6 +161,9 @@ class EngineCore:
         )
         if Fault.EXIT in self.faults:
             self._die(after_s=0.0)
+
+    def _no_stats(self) -> Stats:
+        return Stats(self.config.max_num_seqs, self.config.max_num_batched_tokens)
 
     async def run(self) -> None:
         """Step the batch until cancelled or dead."""
@@ -244,6 +247,7 @@ class EngineCore:
         self.stats.observe_finish(
             stream.finish_reason,
             e2e_s=at - request.arrival,
+            prefill_s=stream.first_token_at - request.scheduled,
             decode_s=at - stream.first_token_at,
             output_tokens=request.generated,
         )

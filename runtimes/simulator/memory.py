@@ -20,12 +20,25 @@ class MemoryPlan:
     gpu_bytes: int
     weights_bytes: int
     graph_bytes: int
+    activation_bytes: int
     kv_bytes: int
     num_blocks: int
 
     @property
     def kv_tokens(self) -> int:
         return self.num_blocks * BLOCK_SIZE
+
+    def by_kind(self) -> dict[str, int]:
+        """As the probe names the kinds. The cache is there before graphs are captured."""
+        before = self.weights_bytes + self.activation_bytes + self.kv_bytes
+        return {
+            "weights": self.weights_bytes,
+            "graphs": self.graph_bytes,
+            "kv_cache": self.kv_bytes,
+            "gpu_used_before_capture": before,
+            "gpu_used_after_capture": before + self.graph_bytes,
+            "gpu_total": self.gpu_bytes,
+        }
 
 
 def plan_memory(
@@ -41,7 +54,8 @@ def plan_memory(
     gpu_bytes = round(_or(args.gpu_memory_gib, assumed["gpu_memory_gib"]) * GIB)
     weights_bytes = round(_or(args.weights_gib, assumed["weights_gib"]) * GIB)
     graph_bytes = cost.graph_bytes(graphs)
-    fixed = weights_bytes + graph_bytes + round(assumed["activations_gib"] * GIB)
+    activation_bytes = round(assumed["activations_gib"] * GIB)
+    fixed = weights_bytes + graph_bytes + activation_bytes
     kv_bytes = round((gpu_bytes * config.memory_fraction - fixed) / kv_divisor)
     per_token = _or(args.kv_bytes_per_token, assumed["kv_bytes_per_token"])
     needed = config.max_model_len * per_token
@@ -56,6 +70,7 @@ def plan_memory(
         gpu_bytes=gpu_bytes,
         weights_bytes=weights_bytes,
         graph_bytes=graph_bytes,
+        activation_bytes=activation_bytes,
         kv_bytes=kv_bytes,
         num_blocks=int(kv_bytes / per_token) // BLOCK_SIZE,
     )

@@ -1,6 +1,5 @@
-"""The metrics page: vLLM's own names and labels, and those of the canaryctl probe."""
+"""The metrics page: vLLM's own names and labels, and the probe's own families."""
 
-import math
 from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -12,10 +11,13 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from canaryctl.runtimes.probe.canaryctl_probe.page import families
+from canaryctl.runtimes.probe.canaryctl_probe.recorder import PARTS, EngineCounts, Snapshot
+from canaryctl.runtimes.simulator.attestation import Attested
 from canaryctl.runtimes.simulator.core import EngineCore
 from canaryctl.runtimes.simulator.faults import Fault
 from canaryctl.runtimes.simulator.prefix import BLOCK_SIZE
-from canaryctl.runtimes.simulator.stats import FINISHED_REASONS, Histogram
+from canaryctl.runtimes.simulator.stats import FINISHED_REASONS
 
 # What a version that renames its per-token metrics would call them.
 RENAMED = {
@@ -32,10 +34,8 @@ _PROBE = "canaryctl_"
 class EngineCollector(Collector):
     """Reads an engine's numbers when the page is asked for."""
 
-    def __init__(
-        self, core: EngineCore, grid: tuple[int, ...], requested: tuple[int, ...] | None
-    ) -> None:
-        self._core, self._grid, self._requested = core, grid, requested
+    def __init__(self, core: EngineCore, attested: Attested) -> None:
+        self._core, self._attested = core, attested
         self._names = ("model_name", "engine")
         self._values = (core.config.served_name, "0")
 
@@ -65,25 +65,17 @@ class EngineCollector(Collector):
     def _latencies(self) -> Iterable[Metric]:
         stats = self._core.stats
         named = {
-            "vllm:time_to_first_token_seconds": stats.ttft,
-            "vllm:inter_token_latency_seconds": stats.itl,
-            "vllm:request_time_per_output_token_seconds": stats.tpot,
-            "vllm:e2e_request_latency_seconds": stats.e2e,
+            "vllm:time_to_first_token_seconds": stats.coarse["ttft"],
+            "vllm:request_prefill_time_seconds": stats.coarse["prefill"],
+            "vllm:inter_token_latency_seconds": stats.coarse["itl"],
+            "vllm:request_time_per_output_token_seconds": stats.coarse["tpot"],
+            "vllm:e2e_request_latency_seconds": stats.coarse["e2e"],
             "vllm:iteration_tokens_total": stats.iteration_tokens,
         }
         for name, histogram in named.items():
             metric = HistogramMetricFamily(name, "As vLLM names it; simulated.", labels=self._names)
-            metric.add_metric(self._values, _cumulative(histogram), histogram.sum)
-            yield metric
-        fine = {
-            "canaryctl_ttft_seconds": stats.fine_ttft,
-            "canaryctl_tpot_seconds": stats.fine_tpot,
-            "canaryctl_itl_seconds": stats.fine_itl,
-            "canaryctl_e2e_seconds": stats.fine_e2e,
-        }
-        for name, histogram in fine.items():
-            metric = HistogramMetricFamily(name, "Edges 4.9 % apart; simulated.")
-            metric.add_metric([], _cumulative(histogram), histogram.sum)
+            buckets, total = histogram.shown()
+            metric.add_metric(self._values, buckets, total)
             yield metric
 
     def _vllm_counters(self) -> Iterable[Metric]:
@@ -143,57 +135,30 @@ class EngineCollector(Collector):
         return counter
 
     def _probe(self) -> Iterable[Metric]:
-        stats, config = self._core.stats, self._core.config
-        steps = CounterMetricFamily(
-            "canaryctl_engine_steps",
-            "Engine steps by how they ran; simulated.",
-            labels=("mode", "bucket", "pure_decode", "reason"),
+        """The probe's own families, from what the model knows without having to tell it."""
+        stats = self._core.stats
+        counts = EngineCounts(
+            grid=self._attested.grid,
+            facts=self._attested.facts,
+            steps=stats.steps,
+            shapes=stats.shapes,
+            step_times=stats.step_times,
+            latencies=stats.fine,
         )
-        for key, value in stats.steps.items():
-            steps.add_metric(key, value)
-        yield steps
-        for name, text, count in (
-            ("canaryctl_tokens_actual", "Tokens scheduled; simulated.", stats.tokens_actual),
-            ("canaryctl_tokens_padded", "Tokens with padding; simulated.", stats.tokens_padded),
-            ("canaryctl_oom", "Out-of-memory events; simulated.", stats.oom),
-        ):
-            counter = CounterMetricFamily(name, text)
-            counter.add_metric([], count)
-            yield counter
-        grid = GaugeMetricFamily(
-            "canaryctl_grid_info",
-            "Graph mode, captured and requested sizes; simulated.",
-            labels=("mode", "sizes", "requested", "engine_version"),
-        )
-        requested = "default" if self._requested is None else _listed(self._requested)
-        values = (config.graph_mode, _listed(self._grid), requested, config.version)
-        grid.add_metric(values, 1)
-        yield grid
+        yield from families(Snapshot({0: counts}, dict.fromkeys(PARTS, 0)))
+        oom = CounterMetricFamily("canaryctl_oom", "Out-of-memory events; simulated.")
+        oom.add_metric([], stats.oom)
+        yield oom
 
 
-def metrics_page(
-    core: EngineCore, grid: tuple[int, ...], requested: tuple[int, ...] | None
-) -> CollectorRegistry:
+def metrics_page(core: EngineCore, attested: Attested) -> CollectorRegistry:
     """The registry behind ``/metrics``: the engine's numbers and the process's own."""
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
-    registry.register(EngineCollector(core, grid, requested))
+    registry.register(EngineCollector(core, attested))
     return registry
 
 
 def render(registry: CollectorRegistry) -> bytes:
     """The page, in the text format of Prometheus."""
     return generate_latest(registry)
-
-
-def _cumulative(histogram: Histogram) -> list[tuple[str, float]]:
-    total = 0
-    buckets: list[tuple[str, float]] = []
-    for edge, count in zip((*histogram.edges, math.inf), histogram.counts, strict=True):
-        total += count
-        buckets.append(("+Inf" if edge == math.inf else repr(edge), total))
-    return buckets
-
-
-def _listed(sizes: tuple[int, ...]) -> str:
-    return ",".join(map(str, sizes))

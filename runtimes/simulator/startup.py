@@ -7,6 +7,7 @@ the same reader finds the facts; the prefix says that they are simulated.
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from canaryctl.common.errors import PermanentError
@@ -27,11 +28,12 @@ class StartError(PermanentError):
 
 @dataclass(frozen=True, slots=True)
 class StartedEngine:
-    """What the stages left behind."""
+    """What the stages left behind. ``stage_s``: seconds by stage, ``ready`` all of them."""
 
     memory: MemoryPlan
     graphs: GraphSet
     batcher: Batcher
+    stage_s: Mapping[str, float]
 
 
 def captured_graphs(config: SimulatorConfig, faults: ActiveFaults) -> GraphSet:
@@ -69,9 +71,10 @@ async def start(config: SimulatorConfig, faults: ActiveFaults) -> StartedEngine:
     load_s = assumed["load_s"] * scale
     await asyncio.sleep(load_s)
     LOG.info("Model loading took %.4f GiB and %.6f seconds", memory.weights_bytes / GIB, load_s)
-    compile_s = 0.0
+    stage_s, compile_s = {"load": load_s}, 0.0
     if compiled:
         compile_s = assumed["compile_s"] * scale
+        stage_s["compile"] = compile_s
         await asyncio.sleep(compile_s)
         LOG.info("torch.compile took %.2f s in total", compile_s)
     LOG.info("GPU KV cache size: %s tokens", f"{memory.kv_tokens:,}")
@@ -81,7 +84,9 @@ async def start(config: SimulatorConfig, faults: ActiveFaults) -> StartedEngine:
         memory.kv_tokens / config.max_model_len,
     )
     if graphs.sizes:
-        await _capture(graphs, memory, cost.capture_s(graphs) * scale, faults)
+        stage_s["capture"] = cost.capture_s(graphs) * scale
+        stage_s["capture"] *= faults.factor_of(Fault.SLOW_CAPTURE)
+        await _capture(stage_s["capture"], memory, faults)
     LOG.info(
         "init engine (profile, create kv cache, warmup model) took %.2f s (compilation: %.2f s)",
         time.monotonic() - began,
@@ -101,13 +106,11 @@ async def start(config: SimulatorConfig, faults: ActiveFaults) -> StartedEngine:
         step_scale=config.args.step_scale,
         jitter=config.args.jitter,
     )
-    return StartedEngine(memory, graphs, batcher)
+    stage_s["ready"] = time.monotonic() - began
+    return StartedEngine(memory, graphs, batcher, stage_s)
 
 
-async def _capture(
-    graphs: GraphSet, memory: MemoryPlan, seconds: float, faults: ActiveFaults
-) -> None:
-    seconds *= faults.factor_of(Fault.SLOW_CAPTURE)
+async def _capture(seconds: float, memory: MemoryPlan, faults: ActiveFaults) -> None:
     if Fault.OOM_CAPTURE in faults:
         await asyncio.sleep(seconds / 2)
         LOG.error("EngineCore failed to start.")

@@ -1,5 +1,8 @@
 """A real vLLM, started with the adapter's own command line: probe, metrics, log, death."""
 
+import json
+import re
+import runpy
 import signal
 import time
 from collections.abc import Iterator
@@ -12,7 +15,7 @@ import psutil
 import pytest
 
 from canaryctl.common.metrics import Signal
-from canaryctl.gates.samples import Histogram, Missing, Scrape, Series
+from canaryctl.gates.samples import Histogram, HistogramSet, Missing, Scrape, Series
 from canaryctl.gates.sources.base import Target
 from canaryctl.gates.sources.scrape import ScrapeSource
 from canaryctl.runtimes.engines.base import Stage
@@ -20,7 +23,8 @@ from canaryctl.runtimes.engines.vllm import VllmEngine
 from canaryctl.runtimes.engines.vllm_metrics import native
 from canaryctl.runtimes.placements.base import InstanceRequest, Liveness
 from canaryctl.runtimes.placements.process import ProcessPlacement
-from tests.support.cpu_vllm import CORE, VERSION, cpu_runtime
+from canaryctl.runtimes.probe.canaryctl_probe.recorder import PARTS
+from tests.support.cpu_vllm import CORE, ROOT, VERSION, cpu_runtime
 
 pytestmark = pytest.mark.vllm
 
@@ -117,7 +121,8 @@ def test_before_any_request_counts_are_zero_and_steps_unknown(engine: Running) -
     assert total(scrape, Signal.REQUESTS) == 0
     assert total(scrape, Signal.ERRORS) == 0
     assert isinstance(scrape.values[Signal.STEPS], Missing)
-    assert isinstance(scrape.values[Signal.TOKENS_PADDED], Missing)
+    for unsaid in (Signal.TOKENS_PADDED, Signal.SHAPES, Signal.STEP_TIME):
+        assert isinstance(scrape.values[unsaid], Missing), unsaid
     assert scrape.born is not None
 
 
@@ -144,7 +149,62 @@ def test_the_grid_and_what_cannot_be_said_are_shown(engine: Running) -> None:
     page = httpx.get(f"{engine.url}/metrics").text
     assert 'canaryctl_probe_unknown{engine="0",reason="the engine core reports no' in page
     assert "canaryctl_oom_total" not in page
-    assert "canaryctl_probe_errors_total 0.0" in page
+    assert errors(page) == dict.fromkeys(PARTS, 0)
+
+
+def errors(page: str) -> dict[str, float]:
+    found = re.findall(r'^canaryctl_probe_errors_total{part="(\w+)"} (\S+)$', page, re.MULTILINE)
+    return {part: float(value) for part, value in found}
+
+
+def test_what_runs_is_attested(engine: Running, tiny_model: Path) -> None:
+    scrape = engine.scrape()
+    info = scrape.values[Signal.ATTESTATION]
+    assert isinstance(info, Series)
+    (labels,) = map(dict, info.values)
+    assert labels.pop("torch_version").startswith("2.13.0")
+    assert labels == {
+        "engine_name": "vllm",
+        "engine_version": VERSION,
+        "compile_mode": "NONE",
+        "graph_mode": "NONE",
+        "graph_sizes": "none",
+        "requested_mode": "NONE",
+        "requested_sizes": "default",
+        "model": str(tiny_model),
+        "dtype": labels["dtype"],
+        "quantization": "none",
+        "kv_cache_dtype": "auto",
+        "block_size": labels["block_size"],
+        "max_model_len": "512",
+        "max_num_seqs": "16",
+        "max_num_batched_tokens": labels["max_num_batched_tokens"],
+        "tensor_parallel": "1",
+        "pipeline_parallel": "1",
+        "data_parallel": "1",
+        "speculative_tokens": "0",
+        "artifact": DIGEST,
+    }
+    startup, memory = scrape.values[Signal.STARTUP], scrape.values[Signal.MEMORY]
+    assert isinstance(startup, Series)
+    assert {dict(k)["stage"] for k in startup.values} == {"ready"}
+    assert 1 < startup.total < 240
+    assert isinstance(memory, Series)
+    assert memory.values == {(("kind", "kv_cache"),): 2**30}, "as its environment asked for"
+    page = httpx.get(f"{engine.url}/metrics").text
+    facts = ENGINE.read_log(engine.facts_lines(), VERSION)
+    assert f'canaryctl_kv_cache_tokens{{engine="0"}} {float(facts.kv_cache_tokens or 0)}' in page
+    assert f'canaryctl_max_concurrency{{engine="0"}} {facts.max_concurrency}' in page
+    unknown = set(re.findall(r'^canaryctl_probe_unknown{.*what="(\w+)"', page, re.MULTILINE))
+    assert unknown >= {"oom", "gpus", "gpu_model", "driver_version", "cuda_version"}
+    assert unknown >= {"nccl_version", "model_revision", "memory_weights", "startup_load"}
+
+
+def test_the_recorded_interface_is_that_of_the_installed_engine(cpu_vllm_python: Path) -> None:
+    tool = runpy.run_path(str(ROOT / "tools" / "record_vllm_interfaces.py"))
+    (packages,) = cpu_vllm_python.parents[1].glob("lib/python3.*/site-packages")
+    recorded = json.loads((ROOT / "tests/data/vllm/interfaces.json").read_text(encoding="utf-8"))
+    assert tool["record"](packages) == recorded[VERSION]
 
 
 def test_steps_tokens_and_latencies_agree_with_the_requests_made(engine: Running) -> None:
@@ -154,7 +214,7 @@ def test_steps_tokens_and_latencies_agree_with_the_requests_made(engine: Running
     assert made == 69
     after, own = engine.scrape(), engine.scrape(with_probe=False)
 
-    for latency in (Signal.TTFT, Signal.ITL, Signal.E2E):
+    for latency in (Signal.TTFT, Signal.PREFILL, Signal.ITL, Signal.E2E):
         assert count(after, latency) == count(own, latency), latency
     assert count(after, Signal.TTFT) - count(before, Signal.TTFT) == 4
     assert count(after, Signal.TPOT) - count(before, Signal.TPOT) == 3, "one has a single token"
@@ -175,6 +235,53 @@ def test_steps_tokens_and_latencies_agree_with_the_requests_made(engine: Running
     # prompt's whole blocks may come from the cache, which has none of 20 tokens.
     assert total(after, Signal.TOKENS_ACTUAL) == 4 * 20 + 65
     assert total(after, Signal.TOKENS_PADDED) == total(after, Signal.TOKENS_ACTUAL)
+    # The same by the engine's own counters, whatever was asked of it before.
+    page = httpx.get(f"{engine.url}/metrics").text
+    assert total(after, Signal.TOKENS_ACTUAL) == (
+        own_counter(page, "prompt_tokens")
+        + own_counter(page, "generation_tokens")
+        - own_counter(page, "request_success")
+        - own_counter(page, "prefix_cache_hits")
+    )
+    assert errors(page) == dict.fromkeys(PARTS, 0)
+
+
+def own_counter(page: str, name: str) -> float:
+    found = re.findall(rf"^vllm:{name}_total{{.*}} (\S+)$", page, re.MULTILINE)
+    return sum(map(float, found))
+
+
+def histograms(scrape: Scrape, signal: Signal) -> dict[str, Histogram]:
+    """By the kind of shape, or by mode and bucket."""
+    value = scrape.values[signal]
+    assert isinstance(value, HistogramSet), value
+    return {"/".join(v for _, v in sorted(k)): h for k, h in value.histograms.items()}
+
+
+def test_shapes_and_step_times_agree_with_steps_and_tokens(engine: Running) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda n: engine.complete("y" * 40, n), (20, 25, 30)))
+    scrape = engine.scrape()
+    counted, shapes = steps(scrape), histograms(scrape, Signal.SHAPES)
+    by_kind = {
+        kind: sum(v for (_, _, pure, _), v in counted.items() if pure == kind)
+        for kind in ("true", "false", "unknown")
+    }
+    assert shapes["scheduled_tokens"].count == sum(counted.values())
+    assert shapes["scheduled_tokens"].sum == total(scrape, Signal.TOKENS_ACTUAL)
+    assert shapes["decode_sequences"].count == by_kind["true"]
+    assert shapes["mixed_tokens"].count == by_kind["false"]
+    assert by_kind["unknown"] == 0, "every request runs to its length"
+    decoded = shapes["mixed_tokens"].sum - shapes["prefill_tokens"].sum
+    assert shapes["decode_sequences"].sum + decoded == count(scrape, Signal.ITL)
+
+    (times,) = histograms(scrape, Signal.STEP_TIME).values()
+    assert set(histograms(scrape, Signal.STEP_TIME)) == {"0/NONE"}
+    assert 10 < times.count < by_kind["true"]
+    itl = scrape.values[Signal.ITL]
+    assert isinstance(itl, Histogram)
+    assert 0.0001 < times.sum / times.count < 1
+    assert times.sum < itl.sum
 
 
 def test_a_request_that_is_refused_counts_as_a_request_and_not_as_an_error(

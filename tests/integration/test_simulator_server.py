@@ -196,11 +196,13 @@ def test_the_numbers_of_a_run_add_up(log: Path) -> None:
     )
     assert value("vllm:request_success_total", finished_reason="length") == requests
     assert value("http_requests_total", handler="/v1/completions", status="2xx") == requests
-    counts = {"ttft": requests, "tpot": requests, "e2e": requests, "itl": requests * (tokens - 1)}
+    counts = dict.fromkeys(("ttft", "prefill", "tpot", "e2e"), requests)
+    counts["itl"] = requests * (tokens - 1)
     for name, count in counts.items():
         assert value(f"canaryctl_{name}_seconds_count") == count
     for fine, coarse in (
         ("canaryctl_ttft_seconds", "vllm:time_to_first_token_seconds"),
+        ("canaryctl_prefill_seconds", "vllm:request_prefill_time_seconds"),
         ("canaryctl_tpot_seconds", "vllm:request_time_per_output_token_seconds"),
         ("canaryctl_itl_seconds", "vllm:inter_token_latency_seconds"),
         ("canaryctl_e2e_seconds", "vllm:e2e_request_latency_seconds"),
@@ -215,7 +217,8 @@ def test_every_signal_of_the_adapter_is_on_the_page(plain: SimulatedServer) -> N
     plain.complete()
     names = plain.page().names
     for signal_name, ref in ENGINE.metrics("0.25.1").items():
-        sample = f"{ref.name}_bucket" if ref.kind is MetricKind.HISTOGRAM else ref.name
+        histogram = ref.kind in (MetricKind.HISTOGRAM, MetricKind.HISTOGRAM_SET)
+        sample = f"{ref.name}_bucket" if histogram else ref.name
         assert sample in names, signal_name
         assert ref.exists_with is None or ref.exists_with in names
 

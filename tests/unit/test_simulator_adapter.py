@@ -12,12 +12,6 @@ from canaryctl.runtimes.engines.simulated import SimulatedEngine
 from canaryctl.runtimes.simulator.config import SimulatorArgs, SimulatorConfig
 from canaryctl.runtimes.simulator.faults import ActiveFaults, Fault, FaultRequest, parse_faults
 from canaryctl.runtimes.simulator.requests import RequestError, parse_generation
-from canaryctl.runtimes.simulator.stats import (
-    FINE_REQUEST_EDGES,
-    FINE_TOKEN_EDGES,
-    Histogram,
-    fine_edges,
-)
 from canaryctl.runtimes.simulator.text import Answer, count_tokens, wrong
 from canaryctl.runtimes.spec import GraphMode, RuntimeSpec
 
@@ -238,22 +232,3 @@ def test_the_answer_depends_on_model_and_prompt_alone() -> None:
     assert all(wrong(word) != word for word in words("m", "hello"))
     assert count_tokens("four") == 1
     assert count_tokens([7, 8]) == 2
-
-
-def test_fine_edges_are_five_per_cent_apart_over_the_whole_range() -> None:
-    for edges, lowest, highest in (
-        (FINE_REQUEST_EDGES, 0.001, 165.0),
-        (FINE_TOKEN_EDGES, 0.0002, 10.0),
-    ):
-        assert edges[0] == lowest
-        assert edges[-2] < highest <= edges[-1]
-        assert edges[2] / edges[0] == pytest.approx(1.1)
-    assert fine_edges(1.0, 1.1)[-1] == pytest.approx(1.1)
-
-
-def test_a_histogram_counts_at_its_upper_edge() -> None:
-    histogram = Histogram((1.0, 2.0))
-    for value in (0.5, 1.0, 1.5, 2.5):
-        histogram.observe(value)
-    assert histogram.counts == [2, 1, 1]
-    assert (histogram.count, histogram.sum) == (4, 5.5)

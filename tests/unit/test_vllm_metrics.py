@@ -21,7 +21,7 @@ def test_every_signal_but_oom_has_a_name_and_says_what_it_is(version: str) -> No
     refs = VllmEngine().metrics(version)
     assert set(Signal) - set(refs) == {Signal.OOM}
     histograms = {signal for signal, ref in refs.items() if ref.kind is MetricKind.HISTOGRAM}
-    assert histograms == {Signal.TTFT, Signal.TPOT, Signal.ITL, Signal.E2E}
+    assert histograms == {Signal.TTFT, Signal.PREFILL, Signal.TPOT, Signal.ITL, Signal.E2E}
 
 
 def test_a_recorded_page_has_every_signal() -> None:
@@ -36,7 +36,7 @@ def test_a_recorded_page_has_every_signal() -> None:
 def test_the_engine_and_the_probe_counted_the_same_requests() -> None:
     fine = read_page(PAGE, VllmEngine().metrics("0.32.0")).values
     own = read_page(PAGE, native((0, 32))).values
-    for signal in (Signal.TTFT, Signal.ITL, Signal.E2E):
+    for signal in (Signal.TTFT, Signal.PREFILL, Signal.ITL, Signal.E2E):
         a, b = fine[signal], own[signal]
         assert isinstance(a, Histogram)
         assert isinstance(b, Histogram)

@@ -1,0 +1,1 @@
+"""What a vLLM engine's steps did, on the engine's own /metrics."""

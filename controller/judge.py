@@ -16,6 +16,7 @@ from typing import Any
 from canaryctl.common.metrics import AnySignal, Signal, references
 from canaryctl.controller import likeness
 from canaryctl.controller.catalog import Catalog
+from canaryctl.controller.declared import declared, start_facts
 from canaryctl.controller.likeness import Trail, follow
 from canaryctl.controller.model import (
     Evidence,
@@ -36,7 +37,7 @@ from canaryctl.gates.fold import fold
 from canaryctl.gates.history import AaHistory
 from canaryctl.gates.outcome import GateResult, Outcome, Verdict, unseen
 from canaryctl.gates.records import state_digest
-from canaryctl.gates.registry import compares_latency, spends_alpha, undecidable
+from canaryctl.gates.registry import compares_latency, has_fixed_limit, spends_alpha, undecidable
 from canaryctl.gates.samples import ArmWindow, Histogram, HistogramSet, Missing, Scrape, Series
 from canaryctl.gates.sources.base import SampleSource, Target
 from canaryctl.gates.spec import GateSpec
@@ -139,7 +140,7 @@ def undecidable_gates(release: Release, plan: Plan, terms: GateTerms) -> tuple[s
 
 
 def _needs_baseline(spec: GateSpec) -> bool:
-    return spec.max_regression is not None and spec.max_ratio is None and spec.max_seconds is None
+    return spec.max_regression is not None and not has_fixed_limit(spec)
 
 
 class Judge:
@@ -311,6 +312,8 @@ class Judge:
             baseline_limits=self._limits(baseline),
             canary_events=base.canary_events,
             progress_checks=base.progress_checks,
+            declared=self._declared(release),
+            start={m.instance.id: start_facts(m.instance) for m in members.values()},
         )
         return look, evidence, True
 
@@ -336,6 +339,10 @@ class Judge:
             return source.read(target, references(wanted, known), now.timestamp())
 
         return {scrape.instance: scrape for scrape in self._executor.map(read, members)}
+
+    def _declared(self, release: Release) -> Mapping[str, str]:
+        runtime = self._catalog.artifact(release.digest).runtime
+        return declared(runtime, self._catalog.engine(release.digest).resolved_grid(runtime))
 
     def _limits(self, members: Sequence[InstanceView]) -> Mapping[str, int] | None:
         if not members:

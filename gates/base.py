@@ -5,7 +5,7 @@ contract tests of ``tests/contract/test_gates.py``.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from canaryctl.common.metrics import AnySignal, Signal
@@ -33,6 +33,15 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class StartFacts:
+    """Of one instance, from its log and as it was seen: seconds by stage (load, compile, capture,
+    ready), bytes by kind (weights, graphs)."""
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
     """All that is known at one evaluation (``at``: seconds since the epoch).
 
@@ -42,6 +51,11 @@ class Look:
     ``canary_limits`` and ``baseline_limits``: the artifacts' ``limits``: max_num_seqs,
     max_model_len, max_num_batched_tokens.
     ``canary_events``: events of the canary since the release began, all of them.
+    ``declared``: what the canary's artifact says of itself, by the names that an engine attests
+    it under (:mod:`canaryctl.gates.attestation`).
+    ``start``: what instances of both arms told of their start, by instance.
+    ``saturation``: requests since the last look that kept the objective and that missed it, while
+    the canary was driven at the concurrency that it has to hold; None: it was not driven.
     ``progress_checks``: generations of one token by the canary that ended in time, so far.
     """
 
@@ -55,6 +69,9 @@ class Look:
     baseline_limits: Mapping[str, int] | None = None
     canary_events: tuple[Event, ...] = ()
     progress_checks: int = 0
+    declared: Mapping[str, str] | None = None
+    start: Mapping[str, StartFacts] = field(default_factory=dict)
+    saturation: tuple[int, int] | None = None
 
     def of(self, signal: AnySignal) -> "Look":
         """The look as a gate on ``signal`` takes it: where prompts are part of what is measured,

@@ -1,20 +1,31 @@
-"""``max_concurrency``: requests an engine can hold at once, against the baseline's. It follows
-from limits and KV cache alone, so that it is exact and spends no α."""
+"""``max_concurrency``: requests an engine can hold at once, against the baseline's.
+
+It follows from limits and KV cache alone, so that it is exact and spends no α. Where the canary is
+driven at the concurrency that it has to hold, ⌊(1−r)·C_B⌋, the requests that miss their objective
+there are judged as well: a one-sample Bernoulli e-process against a budget of misses.
+"""
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
-from canaryctl.common.metrics import Signal
+from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.gates.base import GateContext, Look, State
 from canaryctl.gates.outcome import GateResult, Outcome
-from canaryctl.gates.readings import each_series
+from canaryctl.gates.readings import each_series, told
 from canaryctl.gates.records import settle, settled
-from canaryctl.gates.samples import AMBIGUOUS, ArmWindow, Missing
+from canaryctl.gates.rules import standing
+from canaryctl.gates.rules.share_limit import ShareLimit
+from canaryctl.gates.rules.standing import Bars
+from canaryctl.gates.samples import ArmWindow, Missing, Series, is_error
 from canaryctl.gates.spec import GateSpec
 from canaryctl.gates.wording import change, percent
 
 MAX_CONCURRENCY = "max_concurrency"
 NAMES = (MAX_CONCURRENCY,)
+
+MISSES = 0.01
+"""The share of requests that may miss their objective while the canary is driven."""
 
 
 class MaxConcurrencyGate:
@@ -24,15 +35,18 @@ class MaxConcurrencyGate:
     hard = False
 
     def __init__(self, spec: GateSpec, context: GateContext) -> None:
-        del context  # the baseline comes with each look
         self.spec = spec
         self._tolerance = spec.max_regression or 0.0
+        # Its part of α comes on top of those that are counted, since few releases drive it.
+        counted = replace(context, gates_total=context.gates_total + 1)
+        bars = Bars.of(spec, counted, rules=1)
+        self._misses = ShareLimit(MISSES, 1.0, bars, "missed their objective", "requests")
 
-    def needs(self) -> frozenset[Signal]:
-        return frozenset({Signal.CACHE_CONFIG})
+    def needs(self) -> frozenset[AnySignal]:
+        return frozenset({Signal.CACHE_CONFIG, Signal.RUNNING, Signal.WAITING})
 
     def start(self) -> State:
-        return {"failed": None, "looks": 0}
+        return {"failed": None, "looks": 0, "held": 0.0, "misses": self._misses.start()}
 
     def look(self, state: State, look: Look) -> tuple[State, GateResult]:
         kept = settled(state)
@@ -43,26 +57,64 @@ class MaxConcurrencyGate:
         missing = next((m for m in (canary, baseline) if isinstance(m, Missing)), None)
         if isinstance(canary, Missing) or isinstance(baseline, Missing):
             why = missing.reason if missing is not None else ""
-            outcome = Outcome.ERROR if AMBIGUOUS in why else Outcome.INCONCLUSIVE
+            outcome = Outcome.ERROR if is_error(why) else Outcome.INCONCLUSIVE
             return state, GateResult(
                 self.spec.name, outcome, f"unknown: {why}", valid_looks=state["looks"]
             )
-        state = {**state, "looks": state["looks"] + 1}
+        state = {
+            **state,
+            "looks": state["looks"] + 1,
+            "held": max(state["held"], _held_while_others_waited(look.canary)),
+        }
+        if look.saturation is not None:
+            kept_it, missed = look.saturation
+            state["misses"] = self._misses.look(
+                state["misses"], look.at, k_fail=missed, k_pass=missed, n=kept_it + missed
+            )
+        result = self._result(state, canary, baseline, len(look.canary.deltas))
+        return settle(state, result), result
+
+    def _result(self, state: State, canary: float, baseline: float, instances: int) -> GateResult:
         limit = (1 - self._tolerance) * baseline
-        held = canary >= limit * (1 - 1e-9)
-        result = GateResult(
-            self.spec.name,
-            Outcome.PASSED if held else Outcome.FAILED,
+        outcome = Outcome.PASSED if canary >= limit * (1 - 1e-9) else Outcome.FAILED
+        reason = (
             f"the canary holds {canary:.1f} requests at once against {baseline:.1f} of the "
-            f"baseline ({change(canary, baseline)}, allowed -{percent(self._tolerance)})",
+            f"baseline ({change(canary, baseline)}, allowed -{percent(self._tolerance)})"
+        )
+        if state["held"]:
+            reason += f"; it was seen to hold {state['held']:.0f} while others waited"
+        driven = self._misses.standing(state["misses"])
+        if state["misses"]["n"] and outcome is Outcome.PASSED:
+            outcome = standing.outcome([driven])
+            reason += f"; driven at {math.floor(limit)} at once, {driven.claim}"
+            if outcome is Outcome.INCONCLUSIVE:
+                reason += f"; {driven.waits}"
+            else:
+                sure = standing.chance(self.spec.alpha)
+                shown = f"shown at confidence {percent(1 - self.spec.beta)}"
+                reason += f"; {sure if outcome is Outcome.FAILED else shown}"
+        return GateResult(
+            self.spec.name,
+            outcome,
+            reason,
             value=canary,
             baseline=baseline,
             limit=limit,
-            samples=len(look.canary.deltas),
-            no_harm=held,
+            samples=instances,
+            needed=driven.needed if outcome is Outcome.INCONCLUSIVE else None,
+            no_harm=outcome is Outcome.PASSED,
             valid_looks=state["looks"],
+            details={"held": state["held"], "driven": dict(driven.details)},
         )
-        return settle(state, result), result
+
+
+def _held_while_others_waited(arm: ArmWindow) -> float:
+    """Requests that one instance was running while it let others wait: only then is what runs
+    what it can hold."""
+    waiting = {n: v.total for n, v in told(arm, Signal.WAITING) if isinstance(v, Series)}
+    running = {n: v.total for n, v in told(arm, Signal.RUNNING) if isinstance(v, Series)}
+    full = [r for n, r in running.items() if waiting.get(n, 0.0) > 0 and math.isfinite(r)]
+    return max(full, default=0.0)
 
 
 def _concurrency(

@@ -1,11 +1,11 @@
-"""Gates on counted events: ``error_rate`` (failed requests) and ``graph_fallback`` (pure-decode
-steps that ran eager), against a fixed share (``max_ratio``), the baseline
-(``max_regression``), or both.
+"""Gates on counted events against a fixed share (``max_ratio``), the baseline
+(``max_regression``), or both; and ``error_rate``, the failed requests among all.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.gates.base import GateContext, Look, State
@@ -16,13 +16,12 @@ from canaryctl.gates.rules import standing
 from canaryctl.gates.rules.rate_regression import RARE, RateRegression
 from canaryctl.gates.rules.share_limit import ShareLimit
 from canaryctl.gates.rules.standing import Bars, Standing
-from canaryctl.gates.samples import ArmWindow, Labels, Missing
+from canaryctl.gates.samples import ArmWindow, Missing
 from canaryctl.gates.spec import GateSpec
 from canaryctl.gates.stats.counts import Counts
 from canaryctl.gates.wording import percent
 
-ERROR_RATE, GRAPH_FALLBACK = "error_rate", "graph_fallback"
-NAMES = (ERROR_RATE, GRAPH_FALLBACK)
+ERROR_RATE = "error_rate"
 
 PHI_REQUESTS = 1.0  # whether one request fails says nothing of another, under the null
 PHI_STEPS = 64.0
@@ -30,47 +29,43 @@ PHI_STEPS = 64.0
 batch of B requests of T tokens that takes about T/B steps, 64 being long for it (1,024 tokens at
 batch 16); so 64 successive steps are counted as one observation."""
 
-UNKNOWN, BEYOND_GRID = "unknown", "beyond_grid"
-EAGER = "NONE"
-REASONS: Mapping[str, str] = {
-    BEYOND_GRID: "beyond the grid",
-    "downgraded": "downgraded by the engine",
-    UNKNOWN: "for a reason that the engine does not give",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Tally:
     """Events among observations of one arm in one look. ``by_reason`` adds up to ``events``.
 
     ``doubtful``: observations that may be events or none at all: they count against passing
-    and never for failing.
+    and never for failing. ``aside``: what is shown and not judged, by name.
     """
 
     events: float
     observations: float
     by_reason: Mapping[str, float] = field(default_factory=dict)
     doubtful: float = 0.0
+    aside: Mapping[str, float] = field(default_factory=dict)
 
 
 class CountGate(ABC):
-    """Events per observation. A subclass says what they are."""
+    """Events per observation. A subclass says what they are, and in what unit a limit and a
+    result are shown where that is not the share of events itself."""
 
     hard = False
     _title: str
     _unit: str
     _subject: str
     _phi: float
+    _reasons: Mapping[str, str] = {}  # of an event, as the engine says it → in words
 
     def __init__(self, spec: GateSpec, context: GateContext) -> None:
         self.spec = spec
         self._limit: ShareLimit | None = None
         self._regression: RateRegression | None = None
         tolerance = spec.max_regression if context.has_baseline else None
-        rules = (tolerance is not None) + (spec.max_ratio is not None)
+        most = self._most()
+        rules = (tolerance is not None) + (most is not None)
         bars = Bars.of(spec, context, rules=rules)
-        if spec.max_ratio is not None:
-            self._limit = ShareLimit(spec.max_ratio, self._phi, bars, self._subject, self._unit)
+        if most is not None:
+            self._limit = ShareLimit(most, self._phi, bars, self._subject, self._unit)
         if tolerance is not None:
             self._regression = RateRegression(
                 tolerance,
@@ -79,14 +74,32 @@ class CountGate(ABC):
                 bars,
                 self._subject,
                 self._unit,
-                rare=spec.max_ratio or RARE,
+                rare=most or RARE,
             )
 
     @abstractmethod
     def needs(self) -> frozenset[AnySignal]: ...
 
     @abstractmethod
-    def _tally(self, arm: ArmWindow | None, who: str) -> Tally | Missing: ...
+    def _tally(self, look: Look, arm: ArmWindow | None, who: str) -> Tally | Missing: ...
+
+    def _most(self) -> float | None:
+        """The share of events that is allowed; None: there is no fixed limit."""
+        return self.spec.max_ratio
+
+    def _measure(self, share: float) -> float:
+        """A share of events in the unit of the gate's limit."""
+        return share
+
+    def _heading(self, state: State) -> str:
+        """What a reason begins with."""
+        del state
+        return self._title
+
+    def _notes(self, state: State) -> str:
+        """What a reason ends with, of what is not judged."""
+        del state
+        return ""
 
     def start(self) -> State:
         return {
@@ -96,16 +109,23 @@ class CountGate(ABC):
             "events": 0.0,
             "by_reason": {},
             "doubtful": 0.0,
+            "aside": {},
             "limit": self._limit.start() if self._limit else None,
             "regression": self._regression.start() if self._regression else None,
         }
+
+    def _details(self, state: State) -> dict[str, Any]:
+        """What a result tells besides, for those who want to see more."""
+        return {"aside": state["aside"]}
 
     def look(self, state: State, look: Look) -> tuple[State, GateResult]:
         kept = settled(state)
         if kept is not None:
             return state, kept
-        canary = self._tally(look.canary, "canary")
-        baseline = None if self._regression is None else self._tally(look.baseline, "baseline")
+        canary = self._tally(look, look.canary, "canary")
+        baseline = (
+            None if self._regression is None else self._tally(look, look.baseline, "baseline")
+        )
         missing = next((m for m in (canary, baseline) if isinstance(m, Missing)), None)
         if isinstance(canary, Tally):
             other = baseline if isinstance(baseline, Tally) else None
@@ -120,10 +140,8 @@ class CountGate(ABC):
             "samples": state["samples"] + canary.observations,
             "events": state["events"] + canary.events,
             "doubtful": state["doubtful"] + canary.doubtful,
-            "by_reason": {
-                reason: state["by_reason"].get(reason, 0.0) + canary.by_reason.get(reason, 0.0)
-                for reason in sorted({*state["by_reason"], *canary.by_reason})
-            },
+            "by_reason": _added(state["by_reason"], canary.by_reason),
+            "aside": _added(state["aside"], canary.aside),
         }
         if self._limit is not None:
             counted["limit"] = self._limit.look(
@@ -162,9 +180,9 @@ class CountGate(ABC):
             name=self.spec.name,
             outcome=outcome,
             reason=self._reason(state, outcome, standings, missing),
-            value=share,
-            baseline=baseline,
-            limit=self.spec.max_ratio,
+            value=None if share is None else self._measure(share),
+            baseline=None if baseline is None else self._measure(baseline),
+            limit=None if (most := self._most()) is None else self._measure(most),
             samples=int(state["samples"]),
             needed=standing.needed(standings),
             no_harm=no_harm,
@@ -174,6 +192,7 @@ class CountGate(ABC):
                 "doubtful": state["doubtful"],
                 "by_reason": state["by_reason"],
                 "rules": [dict(s.details) for s in standings],
+                **self._details(state),
             },
         )
 
@@ -184,31 +203,35 @@ class CountGate(ABC):
         standings: Sequence[Standing],
         missing: Missing | None,
     ) -> str:
+        title = self._heading(state)
         if not standings:
-            return f"{self._title}: there is no baseline, so that max_regression cannot be judged"
-        why = self._why(state)
+            return f"{title}: there is no baseline, so that max_regression cannot be judged"
+        why = self._why(state) + self._notes(state)
         if outcome is Outcome.FAILED:
             broken = next(s for s in standings if s.failed)
-            return f"{self._title}: {broken.claim}{why}; {standing.chance(self.spec.alpha)}"
+            return f"{title}: {broken.claim}{why}; {standing.chance(self.spec.alpha)}"
         if missing is not None:
-            return f"{self._title}: {missing.reason}"
+            return f"{title}: {missing.reason}"
         claims = " and ".join(s.claim for s in standings)
         if outcome is Outcome.PASSED:
             sure = percent(1 - self.spec.beta)
-            return f"{self._title}: {claims}{why}; shown at confidence {sure}"
+            return f"{title}: {claims}{why}; shown at confidence {sure}"
         waits = "; ".join(s.waits for s in standings if s.waits)
         if state["samples"] < (self.spec.min_samples or 1):
             waits = f"at least {self.spec.min_samples or 1} {self._unit} are asked for"
-        return f"{self._title}: {claims}{why}; {waits}"
+        return f"{title}: {claims}{why}; {waits}"
 
-    @staticmethod
-    def _why(state: State) -> str:
+    def _why(self, state: State) -> str:
         parts = [
-            f"{count:.0f} {REASONS.get(reason, reason)}"
+            f"{count:.0f} {self._reasons.get(reason, reason)}"
             for reason, count in state["by_reason"].items()
             if count
         ]
         return f" ({', '.join(parts)})" if parts else ""
+
+
+def _added(sums: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
+    return {name: sums.get(name, 0.0) + more.get(name, 0.0) for name in sorted({*sums, *more})}
 
 
 class ErrorRateGate(CountGate):
@@ -219,7 +242,8 @@ class ErrorRateGate(CountGate):
     def needs(self) -> frozenset[AnySignal]:
         return frozenset({Signal.REQUESTS, Signal.ERRORS})
 
-    def _tally(self, arm: ArmWindow | None, who: str) -> Tally | Missing:
+    def _tally(self, look: Look, arm: ArmWindow | None, who: str) -> Tally | Missing:
+        del look
         errors, requests = series(arm, Signal.ERRORS, who), series(arm, Signal.REQUESTS, who)
         if isinstance(errors, Missing):
             return errors
@@ -228,49 +252,3 @@ class ErrorRateGate(CountGate):
         events = sum(errors.values())
         # an engine may count a failure a moment before the request that it ends
         return Tally(events, max(events, sum(requests.values())))
-
-
-class GraphFallbackGate(CountGate):
-    """Pure-decode engine steps that ran eager. An engine that cannot say is unknown, not zero.
-
-    Of a step or two an engine may not be able to tell whether it was pure decode: eager ones are
-    doubtful, and an engine that cannot tell of most of them cannot say at all.
-    """
-
-    _title, _unit, _subject, _phi = "Graph fallback", "pure-decode steps", "ran eager", PHI_STEPS
-
-    def needs(self) -> frozenset[AnySignal]:
-        return frozenset({Signal.STEPS})
-
-    def _tally(self, arm: ArmWindow | None, who: str) -> Tally | Missing:
-        steps = series(arm, Signal.STEPS, who)
-        if isinstance(steps, Missing):
-            return Missing(f"unknown: {steps.reason}")
-        pure, untold, doubtful = 0.0, 0.0, 0.0
-        by_reason = dict.fromkeys(REASONS, 0.0)
-        for labels, count in steps.items():
-            said = dict(labels)
-            kind, mode = said.get("pure_decode", "").lower(), said.get("mode", "").upper()
-            if kind not in ("true", "false", UNKNOWN) or not mode:
-                return Missing(
-                    f"unknown: the {who} counts steps without saying whether they were pure decode "
-                    f"and in which mode they ran: {_named(labels)}"
-                )
-            if kind == UNKNOWN:
-                untold += count
-                doubtful += count if mode == EAGER else 0.0
-            elif kind == "true":
-                pure += count
-                if mode == EAGER:
-                    reason = said.get("reason") or UNKNOWN
-                    by_reason[reason] = by_reason.get(reason, 0.0) + count
-        if untold > pure:
-            return Missing(
-                f"unknown: of {untold:.0f} steps the {who} cannot tell whether they were pure "
-                f"decode, and {pure:.0f} it says were"
-            )
-        return Tally(sum(by_reason.values()), pure, by_reason, doubtful)
-
-
-def _named(labels: Labels) -> str:
-    return ", ".join(f"{name}={value}" for name, value in labels) or "no labels"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 from canaryctl.common.metrics import AnySignal, CustomSignal, MetricKind, MetricRef
-from canaryctl.gates.base import GateContext
+from canaryctl.gates.base import GateContext, Look
 from canaryctl.gates.counts import PHI_STEPS, CountGate, Tally
 from canaryctl.gates.latency import PHI_TOKENS, Asked, LatencyGate
 from canaryctl.gates.readings import series
@@ -42,7 +42,8 @@ class CustomRatioGate(CountGate):
     def needs(self) -> frozenset[AnySignal]:
         return frozenset({self._events, self._observations})
 
-    def _tally(self, arm: ArmWindow | None, who: str) -> Tally | Missing:
+    def _tally(self, look: Look, arm: ArmWindow | None, who: str) -> Tally | Missing:
+        del look
         events, observations = series(arm, self._events, who), series(arm, self._observations, who)
         if isinstance(events, Missing):
             return events

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from canaryctl.common.metrics import CustomSignal, MetricRef, Signal
-from canaryctl.gates.base import Event, Look
+from canaryctl.gates.base import Event, Look, StartFacts
 from canaryctl.gates.samples import (
     ArmWindow,
     Delta,
@@ -38,6 +38,8 @@ def look_document(look: Look) -> Document:
         "canary": writer.arm(look.canary),
         "baseline": None if look.baseline is None else writer.arm(look.baseline),
         "canary_events": [_plain(event) for event in look.canary_events],
+        "start": {instance: _plain(facts) for instance, facts in look.start.items()},
+        "saturation": None if look.saturation is None else list(look.saturation),
     }
     edges = [[_INF if edge == math.inf else edge for edge in known] for known in writer.edges]
     custom = {
@@ -56,13 +58,15 @@ def look_of(document: Mapping[str, Any]) -> Look:
         for name, ref in document["custom"].items()
     }
     reader = _Reader(edges, custom)
-    baseline = document["baseline"]
+    baseline, saturation = document["baseline"], document["saturation"]
     return Look(
         **{
             **{name: value for name, value in document.items() if name not in _SHARED},
             "canary": reader.arm(document["canary"]),
             "baseline": None if baseline is None else reader.arm(baseline),
             "canary_events": tuple(Event(**event) for event in document["canary_events"]),
+            "start": {name: StartFacts(**facts) for name, facts in document["start"].items()},
+            "saturation": None if saturation is None else (saturation[0], saturation[1]),
         }
     )
 

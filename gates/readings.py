@@ -39,7 +39,7 @@ def histogram(arm: ArmWindow | None, signal: AnySignal, who: str) -> Buckets | M
     """The arm's histogram over the instances that have one."""
     found: list[Histogram] = []
     faults: list[str] = []
-    for instance, value in _values(arm, signal):
+    for instance, value in told(arm, signal):
         if isinstance(value, Histogram):
             fault = histogram_fault(value)
             if fault is None:
@@ -64,7 +64,7 @@ def histogram_set(
     found: dict[Labels, list[Histogram]] = {}
     readable = False
     faults: list[str] = []
-    for instance, value in _values(arm, signal):
+    for instance, value in told(arm, signal):
         if not isinstance(value, HistogramSet):
             faults.append(f"{instance}: {_why_not(value, 'a set of histograms')}")
             continue
@@ -91,7 +91,7 @@ def series(arm: ArmWindow | None, signal: AnySignal, who: str) -> dict[Labels, f
     found: dict[Labels, float] = {}
     readable = False
     faults: list[str] = []
-    for instance, value in _values(arm, signal):
+    for instance, value in told(arm, signal):
         if not isinstance(value, Series):
             faults.append(f"{instance}: {_why_not(value, 'a counter')}")
         elif any(not math.isfinite(v) or v < 0 for v in value.values.values()):
@@ -109,7 +109,7 @@ def each_series(
     arm: ArmWindow | None, signal: AnySignal, who: str
 ) -> list[tuple[str, Series]] | Missing:
     """(instance, series) for every instance with a delta; Missing if any of them cannot say."""
-    pairs = list(_values(arm, signal))
+    pairs = list(told(arm, signal))
     found = [(instance, value) for instance, value in pairs if isinstance(value, Series)]
     faults = [
         f"{instance}: {_why_not(value, 'an info')}"
@@ -119,6 +119,12 @@ def each_series(
     if faults or not found:
         return _missing(arm, signal, who, faults)
     return found
+
+
+def told(arm: ArmWindow | None, signal: AnySignal) -> Iterator[tuple[str, Value]]:
+    """(instance, what it says) for every instance with a delta."""
+    for item in arm.deltas if arm is not None else ():
+        yield item.instance, item.values.get(signal, Missing("the engine does not say"))
 
 
 def align(canary: Buckets, baseline: Buckets) -> tuple[Buckets, Buckets]:
@@ -145,11 +151,6 @@ def _sum(found: list[Histogram]) -> Buckets | None:
 
 def _different_edges(signal: AnySignal, who: str) -> Missing:
     return Missing(f"{signal.value} of the {who}: its instances have different bucket edges")
-
-
-def _values(arm: ArmWindow | None, signal: AnySignal) -> Iterator[tuple[str, Value]]:
-    for item in arm.deltas if arm is not None else ():
-        yield item.instance, item.values.get(signal, Missing("the engine does not say"))
 
 
 def _why_not(value: Value, expected: str) -> str:

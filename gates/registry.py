@@ -6,7 +6,18 @@ from dataclasses import dataclass
 
 from canaryctl.common.errors import UnknownNameError
 from canaryctl.common.units import format_ratio
-from canaryctl.gates import capacity, counts, custom, events, latency
+from canaryctl.gates import (
+    attestation,
+    capacity,
+    counts,
+    custom,
+    events,
+    graphs,
+    latency,
+    startup,
+    step_time,
+    unfinished,
+)
 from canaryctl.gates.base import Gate, GateContext
 from canaryctl.gates.spec import GateSpec
 
@@ -22,6 +33,12 @@ class Family:
     has_default: bool = False
     spends_alpha: bool = True
     hard: bool = False
+    has_own_exposure: bool = False
+
+    @property
+    def plans(self) -> bool:
+        """Whether its exposure is that of the release's ``detectable``."""
+        return self.spends_alpha and not self.has_own_exposure
 
 
 Mistake = tuple[int, str, str]
@@ -33,7 +50,23 @@ _LATENCY = Family(latency.LatencyGate, ("max_regression", "max_seconds"))
 GATES: Mapping[str, Family] = {
     **dict.fromkeys(latency.NAMES, _LATENCY),
     counts.ERROR_RATE: Family(counts.ErrorRateGate, ("max_ratio", "max_regression")),
-    counts.GRAPH_FALLBACK: Family(counts.GraphFallbackGate, ("max_ratio", "max_regression")),
+    graphs.GRAPH_FALLBACK: Family(graphs.GraphFallbackGate, ("max_ratio", "max_regression")),
+    graphs.GRAPH_HIT: Family(graphs.GraphHitGate, ("min_ratio",)),
+    graphs.BEYOND_GRID: Family(graphs.BeyondGridGate, ("max_ratio",)),
+    graphs.PADDING_RATIO: Family(graphs.PaddingRatioGate, ("max_ratio", "max_regression")),
+    step_time.STEP_TIME: Family(step_time.StepTimeGate, ("max_regression",)),
+    unfinished.DISPATCHED_VS_FINISHED: Family(
+        unfinished.UnfinishedGate, ("max_seconds", "max_regression"), has_own_exposure=True
+    ),
+    startup.GRAPH_MEMORY: Family(
+        startup.GraphMemoryGate, ("max_bytes", "max_regression"), spends_alpha=False
+    ),
+    startup.READY_TIME: Family(
+        startup.ReadyTimeGate, ("max_seconds", "max_regression"), spends_alpha=False
+    ),
+    attestation.ATTESTATION: Family(
+        attestation.AttestationGate, (), has_default=True, spends_alpha=False
+    ),
     capacity.MAX_CONCURRENCY: Family(
         capacity.MaxConcurrencyGate, ("max_regression",), spends_alpha=False
     ),
@@ -67,15 +100,21 @@ def compares_latency(spec: GateSpec) -> bool:
     return spec.max_regression is not None and _family(spec) in (_LATENCY, CUSTOM_HISTOGRAM)
 
 
+def has_fixed_limit(spec: GateSpec) -> bool:
+    """Whether the gate can judge a canary that there is nothing to compare with."""
+    fixed = (spec.max_ratio, spec.min_ratio, spec.max_seconds, spec.max_bytes)
+    return any(limit is not None for limit in fixed)
+
+
 def undecidable(spec: GateSpec, context: GateContext) -> str | None:
     """Why this gate can never support promotion in this release, known before it begins."""
     family = _family(spec)
     if family.hard or spec.max_regression is None:
         return None
-    absolute = spec.max_ratio is not None or spec.max_seconds is not None
     if not context.has_baseline:
-        return None if absolute else "there is no baseline to compare max_regression with"
-    if family.spends_alpha and context.detectable <= spec.max_regression:
+        lacks = "there is no baseline to compare max_regression with"
+        return None if has_fixed_limit(spec) else lacks
+    if family.plans and context.detectable <= spec.max_regression:
         return (
             f"max_regression {format_ratio(spec.max_regression)} is not below the detectable "
             f"{format_ratio(context.detectable)}: no exposure can show that nothing happened"
@@ -136,7 +175,7 @@ def _unknown(name: str) -> str:
 def _limits(spec: GateSpec) -> list[tuple[str, str]]:
     family = _family(spec)
     given = [limit for limit in LIMITS if getattr(spec, limit) is not None]
-    takes = " or ".join(family.limits)
+    takes = " or ".join(family.limits) or "none"
     found = [
         (limit, f"{spec.name} takes no {limit}; it takes {takes}")
         for limit in given
@@ -154,9 +193,10 @@ def _numbers(spec: GateSpec) -> list[tuple[str, str]]:
             found.append(
                 (name, f"found {format_ratio(value)}, expected more than 0 % and less than 50 %")
             )
-    if spec.max_ratio is not None and not 0 < spec.max_ratio < 1:
-        expected = "more than 0 % (which no number of observations can show) and less than 100 %"
-        found.append(("max_ratio", f"found {format_ratio(spec.max_ratio)}, expected {expected}"))
+    for name, ratio in (("max_ratio", spec.max_ratio), ("min_ratio", spec.min_ratio)):
+        fault = None if ratio is None else _ratio_fault(spec, name, ratio)
+        if ratio is not None and fault is not None:
+            found.append((name, f"found {format_ratio(ratio)}, {fault}"))
     if spec.max_seconds is not None and spec.max_seconds <= 0:
         found.append(("max_seconds", "found 0s, expected more"))
     if spec.max_regression is not None:
@@ -164,12 +204,24 @@ def _numbers(spec: GateSpec) -> list[tuple[str, str]]:
     return found
 
 
+def _ratio_fault(spec: GateSpec, name: str, ratio: float) -> str | None:
+    if spec.name == graphs.PADDING_RATIO:
+        return graphs.ratio_fault(ratio)
+    if 0 < ratio < 1:
+        return None
+    unshowable = "0 %" if name == "max_ratio" else "100 %"
+    return (
+        f"expected more than 0 % and less than 100 % ({unshowable} is what no number of "
+        "observations can show)"
+    )
+
+
 def _tolerance(spec: GateSpec, tolerance: float) -> list[tuple[str, str]]:
     if spec.name in capacity.NAMES:
         if tolerance < 1:
             return []
         return [("max_regression", f"found {format_ratio(tolerance)}, expected less than 100 %")]
-    if compares_latency(spec) and tolerance <= 0:
+    if (compares_latency(spec) or spec.name == step_time.STEP_TIME) and tolerance <= 0:
         return [("max_regression", "found 0%, expected more: no two runs are equally fast")]
     if "margin" in spec.model_fields_set and spec.margin <= tolerance:
         expected = f"more than max_regression ({format_ratio(tolerance)}), which is allowed"

@@ -28,4 +28,17 @@ def whole(value: float) -> int:
 
 
 def plural(count: float, word: str) -> str:
-    return f"{count:g} {word}" if count == 1 else f"{count:g} {word}s"
+    number = f"{count:.0f}" if count == round(count) else f"{count:g}"
+    return f"{number} {word}" if count == 1 else f"{number} {word}s"
+
+
+def size(count: float) -> str:
+    """Bytes: 532676608 as ``508 MiB``."""
+    for unit, each in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= each:
+            return (
+                f"{count / each:.3g} {unit}"
+                if count < 1000 * each
+                else f"{count / each:.0f} {unit}"
+            )
+    return f"{count:.0f} B"

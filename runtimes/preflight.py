@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from canaryctl.common.versions import numbers, padded, satisfies
 from canaryctl.runtimes.engines.base import Engine
 from canaryctl.runtimes.machine import Gpu, Installation, Machine
 from canaryctl.runtimes.spec import RuntimeSpec
@@ -17,8 +18,6 @@ _GIB = 2**30
 # The oldest Linux driver that runs programs of each CUDA major version (NVIDIA, CUDA
 # compatibility: minor version compatibility).
 _OLDEST_DRIVER = {"11": "450.80.02", "12": "525.60.13", "13": "580.65.06"}
-
-_CONSTRAINT = re.compile(r"\s*(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,35 +70,6 @@ def preflight(
         faults=tuple(finding.text for finding in findings if isinstance(finding, _Fault)),
         unknown=tuple(finding.text for finding in findings if isinstance(finding, _Unknown)),
     )
-
-
-def satisfies(version: str, constraint: str) -> bool:
-    """Whether a dotted number fits constraints such as ``>=580.65`` or ``>=580,<590``.
-
-    ValueError says what is wrong with the constraint or the version.
-    """
-    found = _numbers(version)
-    for part in constraint.split(","):
-        match = _CONSTRAINT.fullmatch(part)
-        if match is None:
-            raise ValueError(
-                f"found the constraint {constraint!r}, expected one such as '>=580.65' "
-                "or '>=580,<590'"
-            )
-        operator, wanted = match.group(1), _numbers(match.group(2))
-        length = max(len(found), len(wanted))
-        left, right = _padded(found, length), _padded(wanted, length)
-        holds = {
-            ">=": left >= right,
-            "<=": left <= right,
-            ">": left > right,
-            "<": left < right,
-            "==": left == right,
-            "!=": left != right,
-        }
-        if not holds[operator]:
-            return False
-    return True
 
 
 def _warm_up(spec: RuntimeSpec) -> Iterator[_Finding]:
@@ -215,20 +185,10 @@ def _torch(spec: RuntimeSpec, installed: str | None) -> Iterator[_Finding]:
     digits = re.fullmatch(r"cu(\d+)(\d)", build)
     if digits is None:
         yield _Unknown(f"the CUDA toolkit that torch {installed} was built with")
-    elif _padded(_numbers(toolkit), 2)[:2] != tuple(int(part) for part in digits.groups()):
+    elif padded(numbers(toolkit), 2)[:2] != tuple(int(part) for part in digits.groups()):
         yield _Fault(f"expected CUDA {toolkit}, found torch {installed}")
 
 
 def _same_version(wanted: str, installed: str) -> bool:
     """A local part (``+cu130``) counts only where the artifact names one."""
     return installed == wanted or ("+" not in wanted and installed.partition("+")[0] == wanted)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    if not re.fullmatch(r"\d+(\.\d+)*", version):
-        raise ValueError(f"found {version!r}, expected a version such as 580.65.06")
-    return tuple(int(part) for part in version.split("."))
-
-
-def _padded(numbers: tuple[int, ...], length: int) -> tuple[int, ...]:
-    return numbers + (0,) * (length - len(numbers))

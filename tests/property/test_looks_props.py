@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from canaryctl.common.metrics import CustomSignal, MetricKind, MetricRef, Signal
 from canaryctl.controller.store.columns import dumps, loads
-from canaryctl.gates.base import Event, Look
+from canaryctl.gates.base import Event, Look, StartFacts
 from canaryctl.gates.looks import look_document, look_of
 from canaryctl.gates.samples import (
     ArmWindow,
@@ -67,6 +67,17 @@ LOOKS = st.builds(
         max_size=2,
     ).map(tuple),
     progress_checks=st.integers(0, 9),
+    declared=st.none() | st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=2),
+    start=st.dictionaries(
+        st.text(max_size=4),
+        st.builds(
+            StartFacts,
+            st.dictionaries(st.text(max_size=4), NUMBERS, max_size=2),
+            st.dictionaries(st.text(max_size=4), st.integers(0, 2**40), max_size=2),
+        ),
+        max_size=2,
+    ),
+    saturation=st.none() | st.tuples(st.integers(0, 9), st.integers(0, 9)),
 )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from canaryctl.common.errors import TemporaryError
+from canaryctl.common.versions import satisfies
 from canaryctl.runtimes.engines.base import Launch
 from canaryctl.runtimes.engines.registry import DISTRIBUTIONS, engine
 from canaryctl.runtimes.machine import (
@@ -18,7 +19,7 @@ from canaryctl.runtimes.machine import (
     parse_nvidia_smi,
     simulated_machine,
 )
-from canaryctl.runtimes.preflight import Preflight, preflight, satisfies
+from canaryctl.runtimes.preflight import Preflight, preflight
 from canaryctl.runtimes.spec import (
     CudaSpec,
     EngineSpec,

@@ -1,9 +1,9 @@
 """Exact differences between two scrapes, and the window of an arm made of them."""
 
-import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import le, lt
 
 from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.gates.samples import (
@@ -45,23 +45,34 @@ class _ResetError(Exception):
     """The instance started over between the two scrapes."""
 
 
-def histogram_fault(histogram: Histogram) -> str | None:
-    """What is wrong with it, in words; None where it is sound."""
-    edges = [edge for edge, _ in histogram.buckets]
-    counts = [count for _, count in histogram.buckets]
-    if not edges or edges[-1] != math.inf:
+Columns = tuple[tuple[float, ...], tuple[int, ...]]
+"""A histogram's edges and its cumulative counts."""
+
+
+def columns(histogram: Histogram) -> Columns | str:
+    """What it holds, or what is wrong with it, in words."""
+    if not histogram.buckets or histogram.buckets[-1][0] != math.inf:
         return "it has no +Inf bucket"
-    if not all(a < b for a, b in itertools.pairwise(edges)):
+    edges, counts = zip(*histogram.buckets, strict=True)
+    if not all(map(lt, edges, edges[1:])):
         return "its edges do not ascend"
-    if not all(math.isfinite(count) for count in counts):
-        return "a bucket is not a finite number"
-    if counts[0] < 0:
-        return "a bucket is negative"
-    if not all(a <= b for a, b in itertools.pairwise(counts)):
-        return "its cumulative buckets fall"
+    if not (counts[0] >= 0 and math.isfinite(counts[-1]) and all(map(le, counts, counts[1:]))):
+        return _count_fault(counts)
     if not math.isfinite(histogram.sum):
         return "its sum is not a finite number"
-    return None
+    return edges, counts
+
+
+def histogram_fault(histogram: Histogram) -> str | None:
+    """What is wrong with it, in words; None where it is sound."""
+    found = columns(histogram)
+    return found if isinstance(found, str) else None
+
+
+def _count_fault(counts: Sequence[float]) -> str:
+    if not all(map(math.isfinite, counts)):
+        return "a bucket is not a finite number"
+    return "a bucket is negative" if counts[0] < 0 else "its cumulative buckets fall"
 
 
 def delta(before: Scrape, after: Scrape) -> Delta | Skipped:

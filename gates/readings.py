@@ -1,11 +1,11 @@
 """What an arm says of a signal in one look: summed over its instances, or why it cannot say."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from canaryctl.common.metrics import AnySignal
-from canaryctl.gates.deltas import histogram_fault
+from canaryctl.gates.deltas import Columns, columns
 from canaryctl.gates.samples import (
     ArmWindow,
     Histogram,
@@ -37,15 +37,15 @@ class Buckets:
 
 def histogram(arm: ArmWindow | None, signal: AnySignal, who: str) -> Buckets | Missing:
     """The arm's histogram over the instances that have one."""
-    found: list[Histogram] = []
+    found: list[Columns] = []
     faults: list[str] = []
     for instance, value in told(arm, signal):
         if isinstance(value, Histogram):
-            fault = histogram_fault(value)
-            if fault is None:
-                found.append(value)
+            read = columns(value)
+            if isinstance(read, str):
+                faults.append(f"{instance}: the histogram cannot be used: {read}")
             else:
-                faults.append(f"{instance}: the histogram cannot be used: {fault}")
+                found.append(read)
         else:
             faults.append(f"{instance}: {_why_not(value, 'a histogram')}")
     if any(map(is_error, faults)) or not found:
@@ -61,20 +61,22 @@ def histogram_set(
 
     Empty where the instances can say and none of them did: nothing happened in this look.
     """
-    found: dict[Labels, list[Histogram]] = {}
+    found: dict[Labels, list[Columns]] = {}
     readable = False
     faults: list[str] = []
     for instance, value in told(arm, signal):
         if not isinstance(value, HistogramSet):
             faults.append(f"{instance}: {_why_not(value, 'a set of histograms')}")
             continue
-        unsound = [why for h in value.histograms.values() if (why := histogram_fault(h))]
+        read_set = {labels: columns(one) for labels, one in value.histograms.items()}
+        unsound = [read for read in read_set.values() if isinstance(read, str)]
         if unsound:
             faults.append(f"{instance}: a histogram cannot be used: {unsound[0]}")
             continue
         readable = True
-        for labels, one in value.histograms.items():
-            found.setdefault(labels, []).append(one)
+        for labels, one in read_set.items():
+            if not isinstance(one, str):
+                found.setdefault(labels, []).append(one)
     if any(map(is_error, faults)) or not readable:
         return _missing(arm, signal, who, faults)
     summed: dict[Labels, Buckets] = {}
@@ -140,13 +142,14 @@ def _at(buckets: Buckets, keep: Callable[[float], bool]) -> Buckets:
     return Buckets(tuple(edge for edge, _ in pairs), tuple(count for _, count in pairs))
 
 
-def _sum(found: list[Histogram]) -> Buckets | None:
+def _sum(found: Sequence[Columns]) -> Buckets | None:
     """Of one or more histograms; None where their edges differ."""
-    edges = tuple(edge for edge, _ in found[0].buckets)
-    if any(tuple(edge for edge, _ in other.buckets) != edges for other in found[1:]):
+    edges, first = found[0]
+    if any(other != edges for other, _ in found[1:]):
         return None
-    columns = zip(*((count for _, count in h.buckets) for h in found), strict=True)
-    return Buckets(edges, tuple(sum(column) for column in columns))
+    if len(found) == 1:
+        return Buckets(edges, first)
+    return Buckets(edges, tuple(map(sum, zip(*(counts for _, counts in found), strict=True))))
 
 
 def _different_edges(signal: AnySignal, who: str) -> Missing:

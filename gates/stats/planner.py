@@ -15,6 +15,7 @@ Z50, Z90 = 0.0, 1.28
 MIXING = 0.7
 _NEVER = 1_000_000
 _POISSON_UP_TO = 12.0  # exceedances a block: above, their number is taken as fixed
+_NEGLIGIBLE = 1e-7
 _ENUMERATE_UP_TO = 200  # above, a larger block adds next to nothing to what it can say
 
 
@@ -117,7 +118,10 @@ def _growths(
     first, second = [0.0] * len(BETS), [0.0] * len(BETS)
     for m, weight in _block_sizes(baseline_events / (1 - p1)):
         for k, chance in _binomial(m, p1):
-            x, probability = k / m - p0, weight * chance
+            probability = weight * chance
+            if probability < _NEGLIGIBLE:
+                continue
+            x = k / m - p0
             for index, stake in enumerate(stakes):
                 growth = math.log1p(stake * x)
                 first[index] += probability * growth
@@ -137,11 +141,11 @@ def _block_sizes(mean: float) -> Iterator[tuple[int, float]]:
 
 
 def _binomial(m: int, p: float) -> Iterator[tuple[int, float]]:
-    """(k, probability) within six standard deviations; by logarithms, because (1−p)^m may
+    """(k, probability) within five standard deviations; by logarithms, because (1−p)^m may
     underflow."""
     top = math.lgamma(m + 1)
     hit, miss = math.log(p), math.log1p(-p)
-    reach = 6 * math.sqrt(m * p * (1 - p)) + 3
+    reach = 5 * math.sqrt(m * p * (1 - p)) + 3
     for k in range(max(0, int(m * p - reach)), min(m, int(m * p + reach) + 1) + 1):
         chance = top - math.lgamma(k + 1) - math.lgamma(m - k + 1) + k * hit + (m - k) * miss
         yield k, math.exp(chance)

@@ -7,13 +7,14 @@ judge a latency and what a block of it is. Pure: windows in, a history out.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 from canaryctl.common.errors import InputError
 from canaryctl.common.metrics import AnySignal, Signal
+from canaryctl.gates.deltas import columns
 from canaryctl.gates.readings import Buckets, histogram
 from canaryctl.gates.samples import ArmWindow, Histogram, Missing
 from canaryctl.gates.stats import dependence, edges
@@ -60,11 +61,14 @@ class AaHistory:
 
     ``dependences``: (signal, quantile as 0–1) → what was found. A pair that is absent had no
     exceedance, or too few: its dependence is unknown.
+    ``pasts``: signal → what all engines together did in the last half hour, by which a gate
+    places its edges until its own baseline has a past.
     """
 
     look_s: float
     span_s: float
     dependences: Mapping[tuple[AnySignal, float], Dependence] = field(default_factory=dict)
+    pasts: Mapping[AnySignal, Buckets] = field(default_factory=dict)
 
     @property
     def lacks(self) -> str | None:
@@ -102,6 +106,14 @@ class AaHistory:
                 }
                 for (signal, p), found in self.dependences.items()
             ],
+            "pasts": [
+                {
+                    "signal": signal.value,
+                    "edges": past.finite,  # without +Inf, which JSON does not have
+                    "cumulative": list(past.cumulative),
+                }
+                for signal, past in self.pasts.items()
+            ],
         }
 
 
@@ -120,13 +132,17 @@ def learn(looks: Sequence[ArmWindow]) -> AaHistory:
     span_s = look_s * sum(bool(window.deltas) for window in looks)
     most = max(1, round(BLOCK_S / look_s))
     found: dict[tuple[AnySignal, float], Dependence] = {}
+    pasts: dict[AnySignal, Buckets] = {}
     for signal in SIGNALS.values():
-        read = _per_engine(looks, signal)
+        read = _same_edges(_per_engine(looks, signal))
+        past = _past(read, look_s)
+        if past is not None:
+            pasts[signal] = past
         for p in QUANTILES.values():
             one = _dependence(_exceedances(read, p, look_s), most)
             if one is not None:
                 found[signal, p] = one
-    return AaHistory(look_s, span_s, found)
+    return AaHistory(look_s, span_s, found, pasts)
 
 
 _Read = tuple[Buckets, list[list[int]]] | None
@@ -155,19 +171,34 @@ def _per_engine(looks: Sequence[ArmWindow], signal: Signal) -> list[_Read]:
     return found
 
 
+def _same_edges(read: Sequence[_Read]) -> list[_Read]:
+    """Only the looks that have the edges of the latest one."""
+    grid = next((each[0].edges for each in reversed(read) if each is not None), None)
+    return [each if each is not None and each[0].edges == grid else None for each in read]
+
+
+def _past(read: Sequence[_Read], look_s: float) -> Buckets | None:
+    chunks: list[edges.Chunk] = []
+    for index, each in enumerate(read):
+        if each is not None:
+            chunks = edges.remember(chunks, index * look_s, each[0].cumulative)
+            grid = each[0].edges
+    return Buckets(grid, tuple(edges.recall(chunks))) if chunks else None
+
+
 def _exceedances(read: Sequence[_Read], p: float, look_s: float) -> list[dependence.Counts]:
-    grid = next((r[0].edges for r in reversed(read) if r is not None), None)
-    known = [r if r is not None and r[0].edges == grid else None for r in read]
-    total = [sum(c) for c in zip(*(r[0].cumulative for r in known if r is not None), strict=True)]
+    known = [each[0].cumulative for each in read if each is not None]
+    whole = [sum(column) for column in zip(*known, strict=True)]
     chunks: list[edges.Chunk] = []
     found: list[dependence.Counts] = []
-    for index, each in enumerate(known):
-        if each is None or grid is None:
+    for index, each in enumerate(read):
+        if each is None:
             found.append(None)
             continue
         pooled, engines = each
         past = edges.recall(chunks)
-        question = edges.choose(grid, past if edges.learned(past, p) else total, p=p, r=0.0, m=0.0)
+        placed_by = past if edges.learned(past, p) else whole
+        question = edges.choose(pooled.edges, placed_by, p=p, r=0.0, m=0.0)
         found.append(
             None if question is None else [edges.exceedances(e, question.i) for e in engines]
         )
@@ -195,20 +226,62 @@ def _dependence(looks: Sequence[dependence.Counts], most: int) -> Dependence | N
 
 def from_document(document: object) -> AaHistory:
     """What :meth:`AaHistory.as_document` wrote; HistoryError says what is wrong with it."""
-    whole = _keys(document, ("version", "look_s", "span_s", "dependences"), "an A/A history")
+    whole = _keys(document, _WHOLE, "an A/A history")
     if whole["version"] != VERSION:
         raise HistoryError(f"found version {whole['version']!r}, expected {VERSION}")
-    rows = whole["dependences"]
-    if not isinstance(rows, list):
-        raise HistoryError(f"dependences: found {rows!r}, expected a list")
     found: dict[tuple[AnySignal, float], Dependence] = {}
-    for index, row in enumerate(rows):
-        key, one = _row(row, f"dependences[{index}]")
+    for where, row in _rows(whole, "dependences"):
+        key, one = _row(row, where)
         if key in found:
-            raise HistoryError(f"dependences[{index}]: {key[0].value} at {key[1]:g} comes twice")
+            raise HistoryError(f"{where}: {key[0].value} at {key[1]:g} comes twice")
         found[key] = one
+    pasts: dict[AnySignal, Buckets] = {}
+    for where, row in _rows(whole, "pasts"):
+        signal, past = _past_row(row, where)
+        if signal in pasts:
+            raise HistoryError(f"{where}: {signal.value} comes twice")
+        pasts[signal] = past
     look_s = _number(whole["look_s"], "look_s", least=0.0)
-    return AaHistory(look_s, _number(whole["span_s"], "span_s", least=0.0), found)
+    if found and not look_s:
+        raise HistoryError("look_s: found 0, expected more")
+    return AaHistory(look_s, _number(whole["span_s"], "span_s", least=0.0), found, pasts)
+
+
+_WHOLE = ("version", "look_s", "span_s", "dependences", "pasts")
+
+
+def _rows(whole: Mapping[str, Any], name: str) -> Iterator[tuple[str, object]]:
+    if not isinstance(whole[name], list):
+        raise HistoryError(f"{name}: found {whole[name]!r}, expected a list")
+    for index, row in enumerate(whole[name]):
+        yield f"{name}[{index}]", row
+
+
+def _past_row(value: object, where: str) -> tuple[Signal, Buckets]:
+    row = _keys(value, ("signal", "edges", "cumulative"), where)
+    for name in ("edges", "cumulative"):
+        if not isinstance(row[name], list):
+            raise HistoryError(f"{where}.{name}: found {row[name]!r}, expected a list")
+    grid = [_number(e, f"{where}.edges", least=0.0) for e in row["edges"]]
+    counts = [_whole(c, f"{where}.cumulative", least=0) for c in row["cumulative"]]
+    if len(counts) != len(grid) + 1:
+        raise HistoryError(
+            f"{where}.cumulative: found {len(counts)} counts, expected {len(grid) + 1}: one for "
+            "each edge and one for +Inf"
+        )
+    found = columns(Histogram(tuple(zip([*grid, math.inf], counts, strict=True)), 0.0))
+    if isinstance(found, str):
+        raise HistoryError(f"{where}: {found}")
+    return _signal(row["signal"], f"{where}.signal"), Buckets(*found)
+
+
+def _signal(value: object, where: str) -> Signal:
+    for signal in SIGNALS.values():
+        if signal.value == value:
+            return signal
+    raise HistoryError(
+        f"{where}: found {value!r}, expected one of {', '.join(s.value for s in SIGNALS.values())}"
+    )
 
 
 _ROW = ("signal", "quantile", "phi", "phi_upper", "block_looks", "engines", "blocks")
@@ -216,18 +289,13 @@ _ROW = ("signal", "quantile", "phi", "phi_upper", "block_looks", "engines", "blo
 
 def _row(value: object, where: str) -> tuple[tuple[Signal, float], Dependence]:
     row = _keys(value, _ROW, where)
-    signals = {signal.value: signal for signal in SIGNALS.values()}
-    if not isinstance(row["signal"], str) or row["signal"] not in signals:
-        raise HistoryError(
-            f"{where}.signal: found {row['signal']!r}, expected one of {', '.join(signals)}"
-        )
     if row["quantile"] not in QUANTILES.values():
         expected = ", ".join(f"{p:g}" for p in QUANTILES.values())
         raise HistoryError(
             f"{where}.quantile: found {row['quantile']!r}, expected one of {expected}"
         )
     phi = _number(row["phi"], f"{where}.phi", least=1.0)
-    return (signals[row["signal"]], row["quantile"]), Dependence(
+    return (_signal(row["signal"], f"{where}.signal"), row["quantile"]), Dependence(
         phi=phi,
         phi_upper=_number(row["phi_upper"], f"{where}.phi_upper", least=phi),
         block_looks=_whole(row["block_looks"], f"{where}.block_looks", least=1),

@@ -80,6 +80,7 @@ class LatencyGate:
         asked = asked or named(spec.name)
         self._signal, self._names, self._title = asked.signal, asked.quantiles, asked.title
         self._unit = asked.unit
+        self._past = context.history.pasts.get(self._signal) if context.history else None
         self._regression: MixedQuantiles | None = None
         self._limit: QuantileLimit | None = None
         tolerance = spec.max_regression if context.has_baseline else None
@@ -196,6 +197,9 @@ class LatencyGate:
                 canary,
                 baseline,
                 edges.recall(counted["baseline"], since=since),
+                self._past.cumulative
+                if self._past is not None and self._past.edges == canary.edges
+                else (),
             )
         for arm, buckets in (("canary", canary), ("baseline", baseline)):
             if buckets is not None:

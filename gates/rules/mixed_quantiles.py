@@ -15,7 +15,7 @@ from canaryctl.gates.readings import Buckets
 from canaryctl.gates.rules.exposure import Exposure, exposure
 from canaryctl.gates.rules.quantile_regression import QuantileRegression
 from canaryctl.gates.rules.standing import SUSPECT, Bars, Standing
-from canaryctl.gates.stats import mixture
+from canaryctl.gates.stats import edges, mixture
 from canaryctl.gates.wording import percent
 
 WEIGHTS: Mapping[str, float] = {"p99": 1 / 2, "p95": 1 / 4, "p90": 1 / 8, "p50": 1 / 8}
@@ -42,11 +42,24 @@ class MixedQuantiles:
         return {name: rule.load_changed(state[name]) for name, (rule, _) in self.parts.items()}
 
     def look(
-        self, state: State, at: float, canary: Buckets, baseline: Buckets, past: Sequence[int]
+        self,
+        state: State,
+        at: float,
+        canary: Buckets,
+        baseline: Buckets,
+        past: Sequence[int],
+        before: Sequence[int] = (),
     ) -> State:
-        """Both arms at the same edges; ``past``: of the baseline, strictly before this look."""
+        """Both arms at the same edges; ``past``: of the baseline, strictly before this look;
+        ``before``: of a history before the release, as long as the past is too short."""
         return {
-            name: rule.look(state[name], at, canary, baseline, past)
+            name: rule.look(
+                state[name],
+                at,
+                canary,
+                baseline,
+                past if edges.learned(past, rule.p) else before,
+            )
             for name, (rule, _) in self.parts.items()
         }
 

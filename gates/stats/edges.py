@@ -63,27 +63,40 @@ def rate_ratio(
     edges: Sequence[float], cumulative: Sequence[int], i: int, factor: float
 ) -> float | None:
     """ρ0 = S(e_i/factor)/S(e_i): how much more often a latency ``factor`` times as long exceeds
-    e_i, for ``factor`` > 1 and S = P(> x), interpolated between edges: linear in ln S over ln x.
+    e_i, for ``factor`` > 1 and S = P(> x), interpolated.
 
-    None where no edge above zero lies at or below e_i/factor, or S(e_i) is 0. Limit: the truth
-    inside a bucket may be anything between its two edges; a narrow mode near an edge makes ρ0
-    far too small (what is within the tolerance looks worse) or too large (what is worse is
-    hidden).
+    S is taken to fall as a power of x: between two edges below e_i by their own counts; inside
+    the bucket that ends at e_i by the steeper of that bucket and the next one, because the tail
+    of most latencies steepens and the bucket's mean understates how fast S falls at its end. None
+    where either of the two is unknown. Limit: the truth inside a bucket may be anything between
+    its two edges; where latencies gather near an edge ρ0 is far too small (what is within the
+    tolerance looks worse) or too large (what is worse is hidden).
     """
     x = edges[i] / factor
     above = bisect_left(edges, x * (1 - TOLERANCE), 0, i)
     total = cumulative[-1]
-    if cumulative[i] >= total:
-        return None
     at_i = total - cumulative[i]
+    if at_i <= 0:
+        return None
     if edges[above] <= x * (1 + TOLERANCE):
         return (total - cumulative[above]) / at_i
-    if above == 0 or edges[above - 1] <= 0:
+    slope = _slope(edges, cumulative, above)
+    if slope is None:
         return None
-    low, high = edges[above - 1], edges[above]
-    part = math.log(x / low) / math.log(high / low)
-    s_low, s_high = total - cumulative[above - 1], total - cumulative[above]
-    return math.exp((1 - part) * math.log(s_low) + part * math.log(s_high)) / at_i
+    if above == i:
+        beyond = _slope(edges, cumulative, i + 1)
+        return None if beyond is None else factor ** float(max(slope, beyond))
+    s_above = total - cumulative[above]
+    return s_above / at_i * float((edges[above] / x) ** slope)
+
+
+def _slope(edges: Sequence[float], cumulative: Sequence[int], above: int) -> float | None:
+    """−d ln S/d ln x over the bucket that ends at the edge ``above``; None where unknown."""
+    total = cumulative[-1]
+    if above == 0 or edges[above - 1] <= 0 or cumulative[above] >= total:
+        return None
+    fall = math.log((total - cumulative[above - 1]) / (total - cumulative[above]))
+    return fall / math.log(edges[above] / edges[above - 1])
 
 
 def learned(past: Sequence[int], p: float) -> bool:

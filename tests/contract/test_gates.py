@@ -320,7 +320,7 @@ def test_a_look_of_eight_gates_with_190_edges_costs_milliseconds() -> None:
     fine = [*(0.02 * 1.1 ** (k / 2) for k in range(189)), math.inf]
     buckets = tuple((edge, 60 if edge > 0.3 else min(60, k // 2)) for k, edge in enumerate(fine))
     found: dict[AnySignal, Value] = dict.fromkeys(Signal, Histogram(buckets, 6.0))
-    names = [f"{s}_{q}" for s in ("ttft", "tpot", "itl", "e2e") for q in ("p99", "p90")]
+    names = ["ttft", "tpot", "itl", "e2e", "prefill", "ttft_p99", "tpot_p99", "e2e_p90"]
     gates = [build(name) for name in names]
     states = [gate.start() for gate in gates]
     spent = []
@@ -331,4 +331,5 @@ def test_a_look_of_eight_gates_with_190_edges_costs_milliseconds() -> None:
             states[index], _ = gate.look(states[index], now)
         spent.append(time.process_time() - started)
     spent.sort()
-    assert spent[len(spent) // 2] < 0.015  # about 0.003 where it was measured
+    # 5 ms are promised and 2 to 3 were measured; other tests may take half of the processor
+    assert spent[len(spent) // 2] < 0.010

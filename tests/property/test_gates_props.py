@@ -15,6 +15,7 @@ from canaryctl.common.metrics import MetricKind, MetricRef, Signal
 from canaryctl.gates import registry
 from canaryctl.gates.base import GateContext, Look
 from canaryctl.gates.deltas import Skipped, delta, histogram_fault
+from canaryctl.gates.history import QUANTILES, SIGNALS, AaHistory, Dependence
 from canaryctl.gates.outcome import Outcome
 from canaryctl.gates.samples import (
     ArmWindow,
@@ -158,6 +159,127 @@ def test_evidence_is_finite_and_resumes_bit_for_bit(found: list[Counts], cut: in
         return json.dumps(state, allow_nan=False)
 
     assert run(cut) == run(None)
+
+
+def evidence(found: list[Counts]) -> list[list[float]]:
+    logs = [[0.0] * 8 for _ in range(4)]
+    for each in found:
+        logs = [
+            lr.update(logs[0], lr.FAIL_GRID, each, phi=1.3),
+            lr.update(logs[1], lr.PASS_GRID, each),
+            block.update_fail(logs[2], each),
+            block.update_pass(logs[3], each),
+        ]
+    return logs
+
+
+@given(looks, st.randoms(use_true_random=False))
+def test_the_order_of_windows_does_not_matter(found: list[Counts], rng: random.Random) -> None:
+    shuffled = list(found)
+    rng.shuffle(shuffled)
+    for one, other in zip(evidence(found), evidence(shuffled), strict=True):
+        assert one == pytest.approx(other, abs=1e-9)
+
+
+@given(looks, st.data())
+def test_a_window_may_be_split_where_the_shares_stay(
+    found: list[Counts], data: st.DataObject
+) -> None:
+    """(A) alone: a block is where what happens together is counted together."""
+    split = []
+    for k_c, k_b, n_c, n_b in found:
+        part = data.draw(st.floats(0.1, 0.9))
+        first = Counts(part * k_c, 0.5 * k_b, part * n_c, part * n_b)
+        split += [first, Counts(k_c - first.k_c, k_b - first.k_b, n_c - first.n_c, n_b - first.n_b)]
+    for one, other in zip(evidence(found)[:2], evidence(split)[:2], strict=True):
+        assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
+
+
+# ------------------------------------------------- whole gates, whatever comes
+
+PHIS = (
+    None,
+    Dependence(phi=1.0, phi_upper=1.1, block_looks=1, engines=10, blocks=12),
+    Dependence(phi=9.0, phi_upper=11.0, block_looks=2, engines=10, blocks=12),
+)
+NARROW = (0.1, 0.2, 0.25, 0.3, 0.4, INF)
+per_bucket = st.lists(
+    st.one_of(st.integers(0, 30), st.just(0), st.integers(0, 10**12)), min_size=6, max_size=6
+)
+odd_arm = st.one_of(
+    per_bucket,
+    st.just([0] * 6),
+    st.sampled_from([Missing("no answer"), Histogram((), 0.0), Histogram(((1.0, 4),), 0.0)]),
+    st.none(),  # no instance answered
+)
+
+
+def odd_window(found: list[int] | Value | None) -> ArmWindow:
+    if found is None:
+        return ArmWindow((), 1, {"c": "reset: a bucket fell"})
+    value = (
+        Histogram(tuple(zip(NARROW, accumulate(found), strict=True)), 1.0)
+        if isinstance(found, list)
+        else found
+    )
+    return ArmWindow((Delta("c", 15.0, dict.fromkeys(Signal, value)),), 1)
+
+
+odd_looks = st.lists(
+    st.tuples(
+        odd_arm,
+        st.one_of(odd_arm, st.just("absent")),
+        st.sampled_from([None, None, None, "half the requests"]),
+        st.sampled_from([10.0, 50.0]),
+    ),
+    max_size=25,
+)
+
+
+@given(
+    odd_looks,
+    st.sampled_from(["ttft", "ttft_p99", "prefill_p50", "itl_p90"]),
+    st.sampled_from(PHIS),
+    st.booleans(),
+    st.integers(0, 25),
+    st.sampled_from([15.0, 400.0]),
+)
+@settings(max_examples=150, deadline=None)
+def test_whatever_comes_a_gate_answers_resumes_and_passes_nothing_unseen(
+    found: list[Any],
+    name: str,
+    known: Dependence | None,
+    interpolate: bool,
+    cut: int,
+    look_s: float,
+) -> None:
+    pairs = [(s, p) for s in SIGNALS.values() for p in QUANTILES.values()]
+    history = None if known is None else AaHistory(15.0, 3600.0, dict.fromkeys(pairs, known))
+    spec = GateSpec.model_validate(
+        {"name": name, "max_regression": "10%", "max_seconds": "1s", "interpolate": interpolate}
+    )
+    gate = registry.build(spec, GateContext(2, 0.5, 15.0, 0.5, history=history))
+    state = resumed = gate.start()
+    for k, (canary, baseline, unequal, weight) in enumerate(found):
+        look = Look(
+            look_s * k,
+            odd_window(canary),
+            None if baseline == "absent" else odd_window(baseline),
+            unequal_load=unequal,
+            weight=weight,
+        )
+        state, result = gate.look(state, look)
+        if k == cut:
+            resumed = json.loads(json.dumps(resumed, allow_nan=False))
+        resumed, again = gate.look(resumed, look)
+        assert again == result
+        assert json.dumps(resumed, allow_nan=False) == json.dumps(state, allow_nan=False)
+        json.dumps(result.details, allow_nan=False)
+        if result.outcome is Outcome.PASSED or result.no_harm:
+            assert isinstance(canary, list)
+            assert isinstance(baseline, list)
+            assert result.samples > 0
+            assert known is not None or result.outcome is not Outcome.PASSED
 
 
 @given(st.floats(1.05, 20), st.floats(0.05, 0.95), st.floats(0.1, 500), st.floats(1, 10))

@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Callable
+from operator import mul
 
 import pytest
 
@@ -48,29 +50,58 @@ def _choose_binomial(n: int, p: float) -> list[float]:
 
 
 @pytest.mark.parametrize("rho0", [1.0, 1.5])
-def test_lr_factors_have_expectation_one_at_the_null(rho0: float) -> None:
+def test_factors_have_expectation_one_at_the_null(rho0: float) -> None:
+    """Given the total, binomial counts: both sides of both processes, for every ρ0."""
     n_c, n_b, m = 30, 270, 7
     at_null = rho0 * n_c / (rho0 * n_c + n_b)
-    for index in range(len(lr.FAIL_GRID)):
-        total = sum(
-            chance
-            * math.exp(
-                lr.update([0.0] * 8, lr.FAIL_GRID, Counts(k, m - k, n_c, n_b), rho0=rho0)[index]
-            )
-            for k, chance in enumerate(_choose_binomial(m, at_null))
+    chances = _choose_binomial(m, at_null)
+    updates: list[Callable[[Counts], list[float]]] = [
+        lambda c: lr.update([0.0] * 8, lr.FAIL_GRID, c, rho0=rho0),
+        lambda c: lr.update([0.0] * 8, lr.PASS_GRID, c, rho0=rho0),
+        lambda c: block.update_fail([0.0] * 8, c, rho0=rho0),
+        lambda c: block.update_pass([0.0] * 8, c, rho0=rho0),
+    ]
+    for update in updates:
+        outcomes = [update(Counts(k, m - k, n_c, n_b)) for k in range(m + 1)]
+        for index in range(8):
+            factors = [math.exp(logs[index]) for logs in outcomes]
+            assert sum(map(mul, chances, factors)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("n_c", "n_b"), [(1, 9), (4, 4), (6, 2)])
+@pytest.mark.parametrize("rate", [0.05, 0.3, 0.9])
+def test_no_factor_grows_under_any_null(n_c: int, n_b: int, rate: float) -> None:
+    """One step, all outcomes: n_C and n_B independent observations, the canary's rate at most
+    (FAIL) or at least (PASS) the baseline's. Whatever the rate is, it need not be known."""
+    for ratio in (0.0, 0.5, 0.9, 1.0):
+        fail_null, pass_null = (
+            _joint(n_c, rate * ratio, n_b, rate),
+            _joint(n_c, rate, n_b, rate * ratio),
         )
-        assert total == pytest.approx(1.0)
+        for index in range(8):
+            for update, grid_or_none, null in (
+                (lr.update, lr.FAIL_GRID, fail_null),
+                (lr.update, lr.PASS_GRID, pass_null),
+                (block.update_fail, None, fail_null),
+                (block.update_pass, None, pass_null),
+            ):
+                total = 0.0
+                for counts, chance in null:
+                    given = (grid_or_none, counts) if grid_or_none else (counts,)
+                    total += chance * math.exp(update([0.0] * 8, *given)[index])
+                assert total <= 1 + 1e-12
+    worse = _joint(n_c, min(1.0, rate * 3), n_b, rate)
+    grown = sum(p * math.exp(block.update_fail([0.0] * 8, c)[3]) for c, p in worse)
+    assert grown > 1  # what is worse does grow
 
 
-def test_block_factors_have_expectation_one_at_the_null() -> None:
-    n_c, n_b, m = 30, 70, 9
-    for update in (block.update_fail, block.update_pass):
-        for index in range(len(block.BETS)):
-            total = sum(
-                chance * math.exp(update([0.0] * 8, Counts(k, m - k, n_c, n_b))[index])
-                for k, chance in enumerate(_choose_binomial(m, 0.3))
-            )
-            assert total == pytest.approx(1.0)
+def _joint(n_c: int, rate_c: float, n_b: int, rate_b: float) -> list[tuple[Counts, float]]:
+    canary, baseline = _choose_binomial(n_c, rate_c), _choose_binomial(n_b, rate_b)
+    return [
+        (Counts(k_c, k_b, n_c, n_b), p_c * p_b)
+        for k_c, p_c in enumerate(canary)
+        for k_b, p_b in enumerate(baseline)
+    ]
 
 
 def test_block_floors() -> None:
@@ -245,3 +276,44 @@ def test_blocks_needed_knows_the_floor_and_large_blocks() -> None:
     assert few is not None
     assert many is not None
     assert few > many
+
+
+# -------------------------------------------------------- interpolation
+
+
+def _survival(x: float) -> float:
+    """Of a log-normal latency around 50 ms."""
+    return 0.5 * math.erfc(math.log(x / 0.05) / 0.45 / math.sqrt(2))
+
+
+def _counts(grid: list[float], total: int = 100_000) -> list[int]:
+    return [round(total * (1 - _survival(e))) for e in grid[:-1]] + [total]
+
+
+@pytest.mark.parametrize("step", [1.05, 1.3, 2.0, 2.5])
+def test_an_interpolated_rate_ratio_of_a_smooth_latency_is_never_too_small(step: float) -> None:
+    grid = [*(0.02 * step**k for k in range(round(math.log(8) / math.log(step)))), math.inf]
+    counts = _counts(grid)
+    for i in range(1, len(grid) - 2):
+        for factor in (f for f in (1.02, 1.1, 1.33) if grid[i] / f >= grid[0]):
+            found = edges.rate_ratio(grid, counts, i, factor)
+            truth = _survival(grid[i] / factor) / _survival(grid[i])
+            assert found is not None
+            assert found > truth * 0.98
+            if step < 1.1:
+                assert found == pytest.approx(truth, rel=0.05)
+
+
+def test_a_rate_ratio_at_an_edge_is_counted() -> None:
+    grid = [1.0, 2.0, 4.0, math.inf]
+    assert edges.rate_ratio(grid, [10, 60, 90, 100], 1, 2.0) == pytest.approx(90 / 40)
+    assert edges.rate_ratio(grid, [10, 60, 90, 100], 2, 4.0) == pytest.approx(90 / 10)
+
+
+def test_a_rate_ratio_that_the_buckets_do_not_show_is_none() -> None:
+    grid = [1.0, 2.0, 4.0, math.inf]
+    assert edges.rate_ratio(grid, [10, 60, 90, 100], 0, 1.1) is None  # nothing below
+    assert edges.rate_ratio(grid, [10, 60, 90, 100], 2, 1.1) is None  # the next one is endless
+    assert edges.rate_ratio(grid, [10, 60, 100, 100], 1, 1.1) is None  # nothing above e_i+1
+    assert edges.rate_ratio(grid, [10, 100, 100, 100], 1, 1.1) is None
+    assert edges.rate_ratio([0.0, 2.0, 4.0, math.inf], [0, 60, 90, 100], 1, 1.1) is None

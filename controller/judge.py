@@ -189,12 +189,9 @@ class Judge:
         memory = self._latest = self._remembered(release, plan).copy()
         if memory.step != release.step:
             memory.step, memory.step_requests = release.step, 0
+        beside = plan.baseline_in(release)
         canary = [m for m in pools.get(release.pool, PoolView()).members if m.serving]
-        baseline = (
-            [m for m in pools.get(plan.baseline_pool, PoolView()).members if m.serving]
-            if plan.baseline_pool
-            else []
-        )
+        baseline = [m for m in pools.get(beside, PoolView()).members if m.serving] if beside else []
         base = Look(
             at=now.timestamp(),
             canary=ArmWindow((), len(canary)),

@@ -6,6 +6,7 @@ from math import ceil
 
 from canaryctl.controller.artifact.schema import ArtifactDocument, Baseline, Step
 from canaryctl.controller.model import Release, ReleaseKind
+from canaryctl.controller.states import Phase
 
 HARD_GATES = ("engine_exit", "oom", "progress")
 """Judged in every release, declared or not: an engine that died, ran out of memory or stopped
@@ -45,6 +46,13 @@ class Plan:
     def own_baseline(self) -> bool:
         """The baseline is started for this release, and warmed like its canary."""
         return self.eager_baseline or self.fresh_baseline
+
+    def baseline_in(self, release: Release) -> str | None:
+        """The comparison arm in the release's phase. A fresh baseline is gone after the steps;
+        what is told of the canary then is told beside the stable pool."""
+        if self.fresh_baseline and release.phase in (Phase.PROMOTING, Phase.WATCHING):
+            return release.previous_pool
+        return self.baseline_pool
 
     @property
     def deciding_share(self) -> float:

@@ -203,3 +203,10 @@ def test_a_weight_that_two_arms_cannot_have_is_refused_where_it_stands(tmp_path:
     assert "expected at most 50" in found[0].message
     stable = write(tmp_path, artifact("good", 2, rollout={"steps": steps}))
     assert inspect_artifact(stable).mistakes == ()
+
+
+def test_after_the_steps_it_is_told_beside_the_stable_pool() -> None:
+    for phase in (Phase.PROMOTING, Phase.WATCHING):
+        after = fresh(phase)
+        assert make_plan(after).baseline_in(after) == PREVIOUS
+    assert make_plan(fresh()).baseline_in(fresh()) == FRESH

@@ -23,6 +23,7 @@ from canaryctl.controller.settings import Settings
 from canaryctl.controller.sources import Sources
 from canaryctl.controller.store import Store, open_store
 from canaryctl.controller.submit import Submitter
+from canaryctl.controller.survey import Surveyor
 from canaryctl.controller.view import InstanceView, View
 from canaryctl.runtimes.engines.base import Engine
 from canaryctl.runtimes.engines.registry import DISTRIBUTIONS, engine
@@ -145,7 +146,8 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
 
     ports = settings.router_ports
     router_port = place.free_port if ports is None else free_ports(ports, settings.host)
-    submitter = Submitter(store, engine, router_port)
+    surveyor = Surveyor(store, sources.of, catalog, page, judged_labels, executor, clock)
+    submitter = Submitter(store, engine, router_port, surveyor.survey)
     recorder = Recorder(store, catalog, sources.scrape, page, executor)
     return App(settings, clock, store, submitter, route, recorder, leased, close)
 

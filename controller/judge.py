@@ -128,15 +128,15 @@ def gate_context(
     )
 
 
-def undecidable_gates(release: Release, plan: Plan, terms: GateTerms) -> tuple[str, ...]:
-    """Gates that could never support promotion, known before anything is started."""
+def undecidable_gates(release: Release, plan: Plan, terms: GateTerms) -> dict[str, str]:
+    """Gates that could never support promotion, known before anything is started, and why."""
     specs, context = terms.specs, terms.context
-    found = [f"{s.name}: {why}" for s in specs if (why := undecidable(s, context)) is not None]
+    found = {s.name: why for s in specs if (why := undecidable(s, context)) is not None}
     if plan.compares and all(step.unequal_load for step in plan.steps):
-        compared = [s.name for s in specs if compares_latency(s)]
         reasons = {step.unequal_load for step in plan.steps if step.unequal_load}
-        found += [f"{name}: no step compares like with like ({min(reasons)})" for name in compared]
-    return tuple(found)
+        why = f"no step compares like with like ({min(reasons)})"
+        found |= {s.name: why for s in specs if compares_latency(s)}
+    return found
 
 
 def _needs_baseline(spec: GateSpec) -> bool:

@@ -2,6 +2,7 @@
 engines or traffic: whoever holds the service's lease acts on the row."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -10,13 +11,16 @@ from canaryctl.common.errors import InputError
 from canaryctl.controller.artifact.digest import digest_of
 from canaryctl.controller.artifact.loader import LoadedArtifact
 from canaryctl.controller.artifact.schema import ArtifactDocument, Rollout, Step
-from canaryctl.controller.judge import gate_terms, undecidable_gates
+from canaryctl.controller.forecast import ReleaseForecast, Survey
+from canaryctl.controller.forecast_report import forecast_document
+from canaryctl.controller.judge import gate_terms
 from canaryctl.controller.model import (
     Artifact,
     Release,
     ReleaseKind,
     Service,
 )
+from canaryctl.controller.offers import forecast_with_offers
 from canaryctl.controller.plan import HARD_GATES, make_plan
 from canaryctl.controller.samplefiles import load_history
 from canaryctl.controller.states import Phase
@@ -43,41 +47,86 @@ class UndecidableError(InputError):
         super().__init__("this plan cannot decide its gates:\n" + "\n".join(reasons))
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A release that is not recorded yet. ``history``: what its gates know of equal engines."""
+
+    release: Release
+    history: AaHistory | None = None
+
+
+def nobody_looked(release: Release, rate: float | None) -> Survey:
+    """A survey of a service that cannot be looked at."""
+    return Survey(silence=f"nobody looked at {release.service}")
+
+
 class Submitter:
-    """Records releases. ``engine``: name → adapter; ``port``: a free port for a new router."""
+    """Records releases. ``engine``: name → adapter; ``port``: a free port for a new router;
+    ``survey``: how a release's service does now, at a rate of traffic that may be given."""
 
     def __init__(
-        self, store: Store, engine: Callable[[str], Engine], port: Callable[[], int]
+        self,
+        store: Store,
+        engine: Callable[[str], Engine],
+        port: Callable[[], int],
+        survey: Callable[[Release, float | None], Survey] = nobody_looked,
     ) -> None:
-        self._store, self._engine, self._port = store, engine, port
+        self._store, self._engine, self._port, self._survey = store, engine, port, survey
 
-    def release(self, loaded: LoadedArtifact, *, actor: str, now: datetime) -> Release:
-        """A release of ``loaded``: the service's first, when it has no stable runtime yet."""
+    def draft(self, loaded: LoadedArtifact, *, now: datetime) -> Draft:
+        """The release of ``loaded`` as it would be recorded now; nothing is. AlreadyStableError
+        where there is nothing to release."""
         document = _with_absolute_loads(loaded.document, loaded.directory)
-        history = _history(document, loaded.directory)
-        service = self._store.ensure_service(document.service, self._port, now)
-        self._register(document, loaded.digest, now)
-        if service.stable_digest == loaded.digest:
-            title = f"{document.name}@{document.version}"
-            raise AlreadyStableError(service.name, title, service.stable_release)
-        return self._create(service, document, loaded.digest, now=now, actor=actor, history=history)
+        known = {service.name: service for service in self._store.services()}
+        service = known.get(document.service) or Service(document.service, port=0, created_at=now)
+        release = self._draft(service, document, loaded.digest, now=now)
+        return Draft(release, _history(document, loaded.directory))
 
-    def retry(self, release: Release, *, actor: str, reason: str, now: datetime) -> Release:
+    def forecast(self, draft: Draft, rate: float | None = None) -> ReleaseForecast:
+        """When the gates of a release can decide. ``rate``: requests a second to the service;
+        None: it is counted, which takes seconds."""
+        survey = replace(self._survey(draft.release, rate), history=draft.history)
+        return forecast_with_offers(draft.release, survey)
+
+    def check(self, draft: Draft, rate: float | None) -> ReleaseForecast:
+        """The forecast of a release that can be decided; UndecidableError of one that cannot."""
+        found = self.forecast(draft, rate)
+        if found.refusals:
+            raise UndecidableError(found.refusals)
+        return found
+
+    def release(
+        self, loaded: LoadedArtifact, *, actor: str, now: datetime, rate: float | None = None
+    ) -> Release:
+        """A release of ``loaded``: the service's first, when it has no stable runtime yet.
+        UndecidableError where the plan cannot decide its gates (``rate``: see :meth:`forecast`).
+        """
+        forecast = self._checked(self.draft(loaded, now=now), rate)
+        self._store.ensure_service(loaded.document.service, self._port, now)
+        draft = self.draft(loaded, now=now)  # the service may have changed meanwhile
+        self._register(draft.release.document, loaded.digest, now)
+        return self._record(draft, forecast, now=now, actor=actor)
+
+    def retry(
+        self,
+        release: Release,
+        *,
+        actor: str,
+        reason: str,
+        now: datetime,
+        rate: float | None = None,
+    ) -> Release:
         """A new attempt of the same document, with evidence of its own and the same history."""
         terms = self._store.gate_terms(release.id)
-        service = self._store.service(release.service)
-        if service.stable_digest == release.digest:
-            title = f"{release.document.name}@{release.document.version}"
-            raise AlreadyStableError(service.name, title, service.stable_release)
-        return self._create(
-            service,
+        again = self._draft(
+            self._store.service(release.service),
             release.document,
             release.digest,
             now=now,
-            actor=actor,
             hold=f"retry of {release.id}" + (f": {reason}" if reason else ""),
-            history=terms.context.history if terms is not None else None,
         )
+        draft = Draft(again, terms.context.history if terms is not None else None)
+        return self._record(draft, self._checked(draft, rate), now=now, actor=actor)
 
     def rollback(
         self, service_name: str, to: str, *, actor: str, reason: str, now: datetime
@@ -88,20 +137,17 @@ class Submitter:
             raise InputError(f"{service_name} has no stable runtime to roll back from")
         current = self._store.release(service.stable_release)
         digest, document = self._target(service, current, to)
-        if digest == service.stable_digest:
-            title = f"{document.name}@{document.version}"
-            raise AlreadyStableError(service.name, title, service.stable_release)
         hard = tuple(gate for gate in document.gates if gate.name in HARD_GATES)
         document = document.model_copy(update={"gates": hard})
-        return self._create(
+        release = self._draft(
             service,
             document,
             digest,
             now=now,
-            actor=actor,
             kind=ReleaseKind.ROLLBACK,
             hold=f"rollback to {to}" + (f": {reason}" if reason else ""),
         )
+        return self._record(Draft(release), None, now=now, actor=actor)
 
     def _target(self, service: Service, current: Release, to: str) -> tuple[str, ArtifactDocument]:
         if to == EAGER:
@@ -154,20 +200,21 @@ class Submitter:
                 )
             )
 
-    def _create(
+    def _draft(
         self,
         service: Service,
         document: ArtifactDocument,
         digest: str,
         *,
         now: datetime,
-        actor: str,
         kind: ReleaseKind | None = None,
         hold: str | None = None,
-        history: AaHistory | None = None,
     ) -> Release:
+        if service.stable_digest == digest:
+            title = f"{document.name}@{document.version}"
+            raise AlreadyStableError(service.name, title, service.stable_release)
         first = service.stable_digest is None
-        release = Release(
+        return Release(
             id=f"r{now:%y%m%d}-{uuid4().hex[:6]}",
             service=service.name,
             kind=kind or (ReleaseKind.FIRST if first else ReleaseKind.RELEASE),
@@ -183,12 +230,21 @@ class Submitter:
             previous_replicas=service.stable_replicas,
             hold=hold,
         )
-        plan = make_plan(release)
-        terms = gate_terms(release, plan, history)
-        undecidable = undecidable_gates(release, plan, terms)
-        if undecidable:
-            raise UndecidableError(undecidable)
-        return self._store.create_release(release, now=now, actor=actor, terms=terms)
+
+    def _checked(self, draft: Draft, rate: float | None) -> ReleaseForecast | None:
+        """None: another release is active, and so this one is refused for that."""
+        if self._store.active_release(draft.release.service) is not None:
+            return None
+        return self.check(draft, rate)
+
+    def _record(
+        self, draft: Draft, forecast: ReleaseForecast | None, *, now: datetime, actor: str
+    ) -> Release:
+        terms = gate_terms(draft.release, make_plan(draft.release), draft.history)
+        data = {"plan": forecast_document(forecast)} if forecast is not None else {}
+        return self._store.create_release(
+            draft.release, now=now, actor=actor, terms=terms, data=data
+        )
 
 
 def _with_absolute_loads(document: ArtifactDocument, directory: Path) -> ArtifactDocument:

@@ -9,10 +9,11 @@ from typing import Any
 
 from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.gates.base import GateContext, Look, State
+from canaryctl.gates.needs import UNSEEN, Forecast, StepTraffic, fold
 from canaryctl.gates.outcome import GateResult, Outcome
-from canaryctl.gates.readings import series
+from canaryctl.gates.readings import per_request, series
 from canaryctl.gates.records import settle, settled
-from canaryctl.gates.rules import standing
+from canaryctl.gates.rules import expected, standing
 from canaryctl.gates.rules.rate_regression import RARE, RateRegression
 from canaryctl.gates.rules.share_limit import ShareLimit
 from canaryctl.gates.rules.standing import Bars, Standing
@@ -55,6 +56,7 @@ class CountGate(ABC):
     _subject: str
     _phi: float
     _reasons: Mapping[str, str] = {}  # of an event, as the engine says it → in words
+    _per_request: float | None = None  # observations, where they follow from what they are
 
     def __init__(self, spec: GateSpec, context: GateContext) -> None:
         self.spec = spec
@@ -159,6 +161,30 @@ class CountGate(ABC):
             )
         return counted
 
+    def forecast(self, past: ArmWindow | None, traffic: StepTraffic) -> Forecast:
+        """See :class:`~canaryctl.gates.needs.Forecasting`."""
+        seen: Tally | Missing = Missing(UNSEEN)
+        if past is not None:
+            seen = self._tally(Look(0.0, past, past), past, "baseline")
+        share: float | Missing = Missing(f"the baseline has shown no {self._unit} yet")
+        if isinstance(seen, Missing):
+            share = seen
+        elif seen.observations > 0:
+            share = seen.events / seen.observations
+        rules = []
+        if self._limit is not None:
+            rules.append(expected.share_limit(self._limit, share))
+        if self._regression is not None:
+            rules.append(expected.rate_regression(self._regression, share, share=traffic.share))
+        each = None if isinstance(seen, Missing) else per_request(past, seen.observations)
+        return fold(
+            rules,
+            traffic,
+            unit=self._unit,
+            per_request=self._per_request if each is None else each,
+            min_samples=self.spec.min_samples or 1,
+        )
+
     def _standings(self, state: State) -> list[Standing]:
         found = []
         if self._limit is not None:
@@ -238,6 +264,7 @@ class ErrorRateGate(CountGate):
     """Requests that were answered 5xx or ended with an error."""
 
     _title, _unit, _subject, _phi = "Errors", "requests", "failed", PHI_REQUESTS
+    _per_request = 1.0
 
     def needs(self) -> frozenset[AnySignal]:
         return frozenset({Signal.REQUESTS, Signal.ERRORS})

@@ -3,12 +3,11 @@
 from collections.abc import Collection, Sequence
 
 from canaryctl.common.errors import UnknownNameError
-from canaryctl.gates.outcome import GateResult, Outcome, Verdict
+from canaryctl.gates.outcome import VALID_LOOKS, GateResult, Outcome, Verdict
 from canaryctl.gates.registry import HARD_NAMES
 
 NO_HARM, PROVEN = "no_harm", "proven"
 PROMOTE_ON = (NO_HARM, PROVEN)
-VALID_LOOKS = 3
 
 _WORST_FIRST = (Outcome.FAILED, Outcome.ERROR, Outcome.INCONCLUSIVE, Outcome.PASSED)
 

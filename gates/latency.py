@@ -13,15 +13,16 @@ from math import inf, log
 from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.gates.base import GateContext, Look, State
 from canaryctl.gates.history import QUANTILES, SIGNALS
+from canaryctl.gates.needs import Forecast, RuleForecast, StepTraffic, fold
 from canaryctl.gates.outcome import GateResult, Outcome
-from canaryctl.gates.readings import Buckets, align, histogram
+from canaryctl.gates.readings import Buckets, align, histogram, per_request
 from canaryctl.gates.records import settle, settled
-from canaryctl.gates.rules import standing
+from canaryctl.gates.rules import expected, standing
 from canaryctl.gates.rules.mixed_quantiles import WEIGHTS, MixedQuantiles
 from canaryctl.gates.rules.quantile_limit import QuantileLimit
 from canaryctl.gates.rules.quantile_regression import Method, QuantileRegression
 from canaryctl.gates.rules.standing import Bars, Standing
-from canaryctl.gates.samples import Missing
+from canaryctl.gates.samples import ArmWindow, Missing
 from canaryctl.gates.spec import GateSpec
 from canaryctl.gates.stats import edges
 from canaryctl.gates.wording import change, percent, seconds
@@ -36,6 +37,9 @@ PHI_REQUESTS, PHI_TOKENS = 4.0, 80.0
 1.1 times as much as independent ones behind eight slots, 18 times and more behind one: an engine
 that batches is of the first kind, and 4 leaves room. Token gaps of one step come together: 80
 was measured (docs/gates.md)."""
+
+PER_REQUEST = frozenset({Signal.TTFT, Signal.TPOT, Signal.E2E, Signal.PREFILL})
+"""Signals of which a request makes one observation, by what they are."""
 
 CONTRADICTED = "but the quantile as measured is worse than that: it is waited for more"
 
@@ -148,6 +152,25 @@ class LatencyGate:
             state = self._count(state, look, canary, baseline)
         result = self._result(state, look, missing)
         return settle(state, result), result
+
+    def forecast(self, past: ArmWindow | None, traffic: StepTraffic) -> Forecast:
+        """See :class:`~canaryctl.gates.needs.Forecasting`."""
+        seen = None if past is None else histogram(past, self._signal, "baseline")
+        each = per_request(past, seen.count) if isinstance(seen, Buckets) else None
+        if each is None and self._signal in PER_REQUEST:
+            each = 1.0
+        rules: list[RuleForecast] = []
+        if self._regression is not None:
+            rules += expected.quantiles(self._regression, seen, traffic, each)
+        if self._limit is not None:
+            rules.append(expected.quantile_limit(self._limit, seen))
+        return fold(
+            rules,
+            traffic,
+            unit=self._unit,
+            per_request=each,
+            min_samples=self.spec.min_samples or 1,
+        )
 
     def _baseline(self, look: Look) -> Buckets | Missing | None:
         """None: no rule asks for it."""

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+VALID_LOOKS = 3
+"""Looks with data that promotion needs of a gate."""
+
 
 class Outcome(StrEnum):
     PASSED = "passed"

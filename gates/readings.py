@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from canaryctl.common.metrics import AnySignal
+from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.gates.deltas import Columns, columns
 from canaryctl.gates.samples import (
     ArmWindow,
@@ -127,6 +127,13 @@ def told(arm: ArmWindow | None, signal: AnySignal) -> Iterator[tuple[str, Value]
     """(instance, what it says) for every instance with a delta."""
     for item in arm.deltas if arm is not None else ():
         yield item.instance, item.values.get(signal, Missing("the engine does not say"))
+
+
+def per_request(arm: ArmWindow | None, observations: float) -> float | None:
+    """Observations of a signal over the requests answered meanwhile; None: not known."""
+    requests = series(arm, Signal.REQUESTS, "baseline")
+    answered = 0.0 if isinstance(requests, Missing) else sum(requests.values())
+    return observations / answered if answered > 0 and observations > 0 else None
 
 
 def align(canary: Buckets, baseline: Buckets) -> tuple[Buckets, Buckets]:

@@ -42,3 +42,12 @@ def size(count: float) -> str:
                 else f"{count / each:.0f} {unit}"
             )
     return f"{count:.0f} B"
+
+
+def about(duration_s: float) -> str:
+    """A length of time, no finer than a person plans: ``41 s``, ``2.5 min``, ``3.5 h``."""
+    if duration_s < 99.5:
+        return f"{max(1, round(duration_s))} s"
+    if duration_s < 7200:
+        return f"{duration_s / 60:.2g} min" if duration_s < 600 else f"{duration_s / 60:.0f} min"
+    return f"{duration_s / 3600:.3g} h"

@@ -41,28 +41,54 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def rate_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--rate``: what the plan of a release is made for."""
+    return click.option(
+        "--rate",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="PER_SECOND",
+        help="Plan for so many requests a second to the service instead of counting them.",
+    )(command)
+
+
 @click.command()
 @click.argument("file", type=Path, metavar="ARTIFACT.YAML")
 @click.option("--supersede", is_flag=True, help="Roll the active release back first.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only show the plan: when each gate can decide. Exit 2 where one never can.",
+)
+@rate_option
 @waiting_options
 def release(
-    file: Path, supersede: bool, wait: bool, until: str, timeout: str | None, as_json: bool
+    file: Path,
+    supersede: bool,
+    dry_run: bool,
+    rate: float | None,
+    wait: bool,
+    until: str,
+    timeout: str | None,
+    as_json: bool,
 ) -> int:
     """Release an artifact: canary, gates, then promotion or rollback by itself.
 
-    Exit codes: 0 promoted, 2 invalid input, 3 rolled back, 4 still held at the timeout,
-    5 refused (another release is active), 6 failed and needs a person.
+    Exit codes: 0 promoted, 2 invalid input or a plan that cannot decide its gates, 3 rolled
+    back, 4 still held at the timeout, 5 refused (another release is active), 6 failed and needs
+    a person.
     """
     from canaryctl.controller.artifact.loader import load_artifact
     from canaryctl.controller.cli.checks import document_checks
 
     loaded = load_artifact(file, document_checks())
     with opened() as app:
+        if dry_run:
+            return _show_plan(app, loaded, rate, as_json)
         if supersede:
-            _supersede(app, loaded, as_json)
+            _supersede(app, loaded, rate, as_json)
         return submit(
             app,
-            lambda: app.submitter.release(loaded, actor=getuser(), now=app.clock.now()),
+            lambda: app.submitter.release(loaded, actor=getuser(), now=app.clock.now(), rate=rate),
             wait=wait,
             until=until,
             timeout=timeout,
@@ -73,9 +99,16 @@ def release(
 @click.command()
 @click.argument("release_id", metavar="RELEASE")
 @click.option("--reason", default="", help="Why; kept in the release's log.")
+@rate_option
 @waiting_options
 def retry(
-    release_id: str, reason: str, wait: bool, until: str, timeout: str | None, as_json: bool
+    release_id: str,
+    reason: str,
+    rate: float | None,
+    wait: bool,
+    until: str,
+    timeout: str | None,
+    as_json: bool,
 ) -> int:
     """Try a release that has ended again: the same document, evidence of its own."""
     from canaryctl.common.errors import InputError
@@ -88,7 +121,7 @@ def retry(
         return submit(
             app,
             lambda: app.submitter.retry(
-                before, actor=getuser(), reason=reason, now=app.clock.now()
+                before, actor=getuser(), reason=reason, now=app.clock.now(), rate=rate
             ),
             wait=wait,
             until=until,
@@ -211,8 +244,21 @@ def _detached(app: "App", created: "Release", as_json: bool) -> int:
     return Exit.OK
 
 
-def _supersede(app: "App", loaded: "LoadedArtifact", as_json: bool) -> None:
-    """The active release is rolled back, and only then the new one is recorded."""
+def _show_plan(app: "App", loaded: "LoadedArtifact", rate: float | None, as_json: bool) -> int:
+    from canaryctl.controller.cli.dry_run import show
+    from canaryctl.controller.submit import AlreadyStableError
+
+    try:
+        draft = app.submitter.draft(loaded, now=app.clock.now())
+    except AlreadyStableError as error:
+        click.echo(str(error), err=True)
+        return Exit.OK
+    return show(app.submitter.forecast(draft, rate), as_json=as_json)
+
+
+def _supersede(app: "App", loaded: "LoadedArtifact", rate: float | None, as_json: bool) -> None:
+    """The active release is rolled back, and only then the new one is recorded. It is left
+    alone where the new one would be refused."""
     from canaryctl.controller.cli.progress import Progress
     from canaryctl.controller.loop import wait_for
     from canaryctl.controller.model import Verb
@@ -220,6 +266,7 @@ def _supersede(app: "App", loaded: "LoadedArtifact", as_json: bool) -> None:
     active = app.store.active_release(loaded.document.service)
     if active is None:
         return
+    app.submitter.check(app.submitter.draft(loaded, now=app.clock.now()), rate)
     title = f"{loaded.document.name}@{loaded.document.version}"
     app.store.add_request(
         active.id, Verb.SUPERSEDE, getuser(), f"superseded by {title}", app.clock.now()

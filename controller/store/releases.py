@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
 
@@ -45,9 +46,16 @@ class Releases(Repository):
     """Attempts to make an artifact stable."""
 
     def create_release(
-        self, release: Release, *, now: datetime, actor: str, terms: GateTerms | None = None
+        self,
+        release: Release,
+        *,
+        now: datetime,
+        actor: str,
+        terms: GateTerms | None = None,
+        data: Mapping[str, Any] | None = None,
     ) -> Release:
-        """Record a pending release, the first event of its log and the terms of its gates.
+        """Record a pending release, the first event of its log, which keeps ``data``, and the
+        terms of its gates.
 
         ActiveReleaseError while another release of the service is not final; NotFoundError
         when the service or the artifact is not registered.
@@ -79,6 +87,7 @@ class Releases(Repository):
                 f"{release.document.version} recorded",
                 to_phase=release.phase,
                 actor=actor,
+                data=data or {},
             )
             connection.execute(insert(_events).values(event_row(created)))
             if terms is not None:

@@ -22,12 +22,13 @@ class QuantileLimit:
     unit: str
 
     @property
-    def _shares(self) -> ShareLimit:
+    def shares(self) -> ShareLimit:
+        """The rule on slower observations that this one is."""
         subject = f"took longer than {seconds(self.limit_s)}"
         return ShareLimit(1 - self.p, self.phi, self.bars, subject, self.unit)
 
     def start(self) -> State:
-        return self._shares.start()
+        return self.shares.start()
 
     def look(self, state: State, at: float, canary: Buckets, *, may_pass: bool) -> State:
         """Slow are observations above the first edge at or over the limit, fast enough those at
@@ -38,7 +39,7 @@ class QuantileLimit:
         slow = exceedances(canary.cumulative, over)
         not_fast = exceedances(canary.cumulative, within) if within >= 0 else canary.count
         k_pass = not_fast if may_pass else None
-        return self._shares.look(state, at, k_fail=slow, k_pass=k_pass, n=canary.count)
+        return self.shares.look(state, at, k_fail=slow, k_pass=k_pass, n=canary.count)
 
     def standing(self, state: State) -> Standing:
-        return self._shares.standing(state)
+        return self.shares.standing(state)

@@ -118,7 +118,7 @@ class QuantileRegression:
         if question is None:
             lowest = next((e for e in canary.finite if e > 0), None)
             return {**state, "question": [None, lowest, None, None, None], "plan": None}
-        rho0 = self._rho0(canary, past, question)
+        rho0 = self.allowed(canary.edges, past, question)
         asked = [
             canary.edges[question.i],
             None if question.j_fail is None else canary.edges[question.j_fail],
@@ -156,11 +156,13 @@ class QuantileRegression:
         log = self.log_e_pass(state)
         return log is not None and log >= self.bars.log_pass
 
-    def _rho0(self, canary: Buckets, past: Sequence[int], question: Question) -> float | None:
+    def allowed(
+        self, grid: Sequence[float], past: Sequence[int], question: Question
+    ) -> float | None:
         """Where the answer is interpolated: the ratio of rates at e_i that is still allowed."""
         if not (self.interpolate and question.inside_bucket):
             return None
-        return edges.rate_ratio(canary.edges, past, question.i, 1 + self.tolerance)
+        return edges.rate_ratio(grid, past, question.i, 1 + self.tolerance)
 
     def _count(
         self, state: State, at: float, asked: list[Any], counts: tuple[int, ...], rho0: float

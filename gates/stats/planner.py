@@ -149,3 +149,21 @@ def _binomial(m: int, p: float) -> Iterator[tuple[int, float]]:
     for k in range(max(0, int(m * p - reach)), min(m, int(m * p + reach) + 1) + 1):
         chance = top - math.lgamma(k + 1) - math.lgamma(m - k + 1) + k * hit + (m - k) * miss
         yield k, math.exp(chance)
+
+
+def least_blocks(*, share: float, bar: float) -> int:
+    """Blocks that (B) needs to FAIL where every exceedance is the canary's: no evidence is
+    quicker. A block multiplies bet c by 1 + c(1−π)/π then; late starts cost half. 11 at π = ½."""
+    return _least([bet * (1 - share) / share for bet in BETS], bar + math.log(2))
+
+
+def least_blocks_to_pass(*, share: float, bar: float) -> int:
+    """Blocks that (B) needs to PASS where no exceedance is the canary's: 48 at π = 0.1, 7 at ½."""
+    return _least([bet * share / (1 - share) for bet in BETS], bar)
+
+
+def _least(gains: list[float], climb: float) -> int:
+    blocks = 1
+    while log_mean_exp([blocks * math.log1p(gain) for gain in gains]) < climb:
+        blocks += 1
+    return blocks

@@ -21,6 +21,7 @@ lint: $(VENV)/.dev-installed
 
 wheel-test: $(VENV)/.dev-installed
 	tools/test-wheel $(PYTHON)
+	tools/test-probe-wheel $(PYTHON)
 
 # Real vLLM on a GPU host: see docs/benchmarks/h200.md for the environment it needs.
 h200: $(VENV)/.installed

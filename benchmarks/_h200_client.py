@@ -141,10 +141,7 @@ async def _run(
     output_tokens: int,
     least_requests: int,
 ) -> Cell:
-    place = urlsplit(url)
-    if place.hostname is None or place.port is None:
-        raise ValueError(f"expected http://HOST:PORT, found {url!r}")
-    host, port = place.hostname, place.port
+    host, port = address(url)
     answers: list[Answer] = []
     begun = time.perf_counter()
 
@@ -152,7 +149,7 @@ async def _run(
         made = 0
         while made < least_requests or time.perf_counter() - begun < seconds:
             body = completion_body(model, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
-            answer = await _ask(host, port, json.dumps({**body, "stream": True}).encode())
+            answer = await ask(host, port, json.dumps({**body, "stream": True}).encode())
             answers.append(answer)
             made += 1
             if answer.failure is not None:
@@ -162,7 +159,15 @@ async def _run(
     return Cell(concurrency, output_tokens, time.perf_counter() - begun, tuple(answers))
 
 
-async def _ask(host: str, port: int, body: bytes) -> Answer:
+def address(url: str) -> tuple[str, int]:
+    place = urlsplit(url)
+    if place.hostname is None or place.port is None:
+        raise ValueError(f"expected http://HOST:PORT, found {url!r}")
+    return place.hostname, place.port
+
+
+async def ask(host: str, port: int, body: bytes) -> Answer:
+    """One streamed request, and its answer read to the end."""
     answer = Answer(sent=time.perf_counter())
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):

@@ -193,11 +193,16 @@ def test_what_runs_is_attested(engine: Running, tiny_model: Path) -> None:
     assert memory.values == {(("kind", "kv_cache"),): 2**30}, "as its environment asked for"
     page = httpx.get(f"{engine.url}/metrics").text
     facts = ENGINE.read_log(engine.facts_lines(), VERSION)
-    assert f'canaryctl_kv_cache_tokens{{engine="0"}} {float(facts.kv_cache_tokens or 0)}' in page
-    assert f'canaryctl_max_concurrency{{engine="0"}} {facts.max_concurrency}' in page
+    assert gauge(page, "kv_cache_tokens") == facts.kv_cache_tokens
+    assert gauge(page, "max_concurrency") == facts.max_concurrency
     unknown = set(re.findall(r'^canaryctl_probe_unknown{.*what="(\w+)"', page, re.MULTILINE))
     assert unknown >= {"oom", "gpus", "gpu_model", "driver_version", "cuda_version"}
     assert unknown >= {"nccl_version", "model_revision", "memory_weights", "startup_load"}
+
+
+def gauge(page: str, name: str) -> float:
+    (found,) = re.findall(rf'^canaryctl_{name}{{engine="0"}} (\S+)$', page, re.MULTILINE)
+    return float(found)
 
 
 def test_the_recorded_interface_is_that_of_the_installed_engine(cpu_vllm_python: Path) -> None:

@@ -1,0 +1,344 @@
+"""CUDA graphs as the probe sees them, on one GPU: four grids under one trace, and its own cost.
+
+    python -m benchmarks.h200_graphs --out OUT        on a host with an H200 and vLLM 0.25.1
+    python -m benchmarks.h200_graphs --simulated      the rehearsal, with simulated engines
+
+Eager, PIECEWISE, the default grid and nine sizes up to 48 get the same requests in turns; then the
+default grid with the probe is measured beside the same without it, interleaved. All engines are up
+at once and share the GPU by memory fraction; they are started one after the other, since each
+sizes its KV cache by what it finds free. Eight minutes at most: what no time is left for is said.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks import _h200_artifacts as artifacts
+from benchmarks._h200_buckets import (
+    UnsaidError,
+    bucket_table,
+    overhead_table,
+    steps_between,
+    summary_table,
+)
+from benchmarks._h200_client import run_cell
+from benchmarks._h200_trace import PHASES, REHEARSAL, make_trace, run_trace
+from canaryctl.common.metrics import Signal
+from canaryctl.gates.samples import Missing, Scrape, Series
+from canaryctl.gates.sources.base import Target
+from canaryctl.gates.sources.scrape import ScrapeSource
+from canaryctl.runtimes.engines import registry
+from canaryctl.runtimes.engines.base import Launch
+from canaryctl.runtimes.machine import inspect_machine
+from canaryctl.runtimes.placements.base import InstanceRequest, Liveness
+from canaryctl.runtimes.placements.process import ProcessPlacement
+from canaryctl.runtimes.spec import RuntimeSpec
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT_S = 470.0
+START_S, TRACE_S, PAIR_S = 90.0, 40.0, 8.0  # what each may take, to know what still fits
+STOP_GRACE_S = 5.0
+LEVELS = (1, 8, 40)
+GRIDS: Mapping[str, Mapping[str, Any]] = {
+    "eager": {"mode": "NONE"},
+    "piecewise": {"mode": "PIECEWISE"},
+    "default": {"mode": "FULL_AND_PIECEWISE"},
+    "nine": {"mode": "FULL_AND_PIECEWISE", "capture_sizes": artifacts.NINE},
+}
+WITH, BARE = "default", "default, no probe"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    out: Path
+    work: Path
+    simulated: bool
+    fraction: float
+    pairs: int
+    cell_s: float
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    name: str
+    spec: RuntimeSpec
+    digest: str
+    url: str
+    model: str
+
+
+class Bench:
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._began = time.monotonic()
+        options.work.mkdir(parents=True, exist_ok=True)
+        options.out.mkdir(parents=True, exist_ok=True)
+        self._placement = ProcessPlacement(options.work / "state")
+        self._source = ScrapeSource(10.0)
+        self._base = _simulated() if options.simulated else _gpu(options)
+        self._engine = registry.engine(self._base["engine"]["name"])
+        self._running: dict[str, Running] = {}
+        self._run = f"{int(time.time())}"
+        self.results: dict[str, Any] = {
+            "machine": _machine(self._base),
+            "engines": {},
+            "overhead": {},
+            "not_run": [],
+        }
+
+    def run(self) -> int:
+        """0 when everything was measured."""
+        for name in (*GRIDS, BARE):
+            self._try(f"start {name}", START_S, lambda name=name: self._start(name))
+        trace = make_trace(REHEARSAL if self.options.simulated else PHASES)
+        for name in GRIDS:
+            self._try(f"trace on {name}", TRACE_S, lambda name=name: self._trace(name, trace))
+        for number in range(self.options.pairs):
+            self._try(f"pair {number + 1}", PAIR_S, lambda number=number: self._pair(number))
+        self._save()
+        return 1 if self.results["not_run"] else 0
+
+    def _try(self, what: str, needed_s: float, action: Any) -> None:
+        left_s = self.options.limit_s - (time.monotonic() - self._began)
+        if left_s < needed_s:
+            why = f"it may take {needed_s:.0f} s, and {left_s:.0f} s are left"
+        else:
+            began = time.monotonic()
+            try:
+                action()
+            except (RuntimeError, LookupError, OSError, httpx.HTTPError) as error:
+                why = f"{type(error).__name__}: {error}"
+            else:
+                say(f"{what}: {time.monotonic() - began:.0f} s")
+                self._save()
+                return
+        say(f"{what}: not done: {why}")
+        self.results["not_run"].append(f"{what}: {why}")
+
+    def _start(self, name: str) -> None:
+        spec = self._spec(name)
+        digest = f"sha256:{sha256(name.encode()).hexdigest()}"
+        port = self._placement.free_port()
+        launch = self._engine.launch(spec, host="127.0.0.1", port=port)
+        if name == BARE:
+            launch = without_probe(launch)
+        instance = self._instance(name)
+        handle = self._placement.ensure(
+            InstanceRequest(instance, digest, launch, port, gpus=() if self._simulated else (0,))
+        )
+        url = self._placement.base_url(handle)
+        self._running[name] = Running(name, spec, digest, url, self._engine.model_name(spec))
+        began = time.monotonic()
+        while not _healthy(url + self._engine.health_path()):
+            status = self._placement.status(instance, digest, handle)
+            if status.liveness is not Liveness.RUNNING or time.monotonic() - began > START_S:
+                del self._running[name]
+                self._stop(instance, digest)
+                raise RuntimeError(f"it is not ready: {self._log(name)[-600:]}")
+            time.sleep(0.25)
+        self._cell(name, 4, 0.5)  # what is slow the first time
+        self._cell(name, LEVELS[-1], 0.3)
+        if name != BARE:
+            self.results["engines"][name] = {
+                "ready_s": time.monotonic() - began,
+                "attested": self._attested(name),
+            }
+
+    def _trace(self, name: str, trace: Any) -> None:
+        running = self._running[name]
+        before = self._scrape(name)
+        answers = run_trace(running.url, running.model, trace)
+        after = self._scrape(name)
+        good = sum(answer.failure is None for answer in answers)
+        self.results["engines"][name] |= {
+            "requests": len(answers),
+            "failed": len(answers) - good,
+            "steps": steps_between(before, after),
+        }
+
+    def _pair(self, number: int) -> None:
+        """Both at each level, one right after the other; the order turns with every pair."""
+        for level in LEVELS:
+            order = (WITH, BARE) if number % 2 == 0 else (BARE, WITH)
+            found = {name: self._cell(name, level, self.options.cell_s) for name in order}
+            pair = {"with": found[WITH], "without": found[BARE]}
+            self.results["overhead"].setdefault(str(level), []).append(pair)
+
+    def _cell(self, name: str, level: int, seconds: float) -> float | None:
+        """TPOT p50 in seconds."""
+        running = self._running[name]
+        cell = run_cell(
+            running.url,
+            running.model,
+            concurrency=level,
+            seconds=seconds,
+            prompt_tokens=64,
+            output_tokens=64,
+        ).as_document()
+        tpot: Mapping[str, float] | None = cell["tpot_s"]
+        return None if tpot is None else tpot["p50"]
+
+    def _scrape(self, name: str) -> Scrape:
+        running = self._running[name]
+        refs = self._engine.metrics(running.spec.engine.version)
+        target = Target(name, f"{running.url}/metrics", {})
+        return self._source.read(target, refs, time.time())
+
+    def _attested(self, name: str) -> dict[str, str]:
+        value = self._scrape(name).values[Signal.ATTESTATION]
+        if not isinstance(value, Series):
+            why = value.reason if isinstance(value, Missing) else "not an info"
+            raise UnsaidError(f"the engine attests nothing: {why}")
+        (labels,) = map(dict, value.values)
+        return labels
+
+    def _spec(self, name: str) -> RuntimeSpec:
+        graph = GRIDS[WITH if name == BARE else name]
+        return RuntimeSpec.model_validate({**self._base, "graph": graph})
+
+    @property
+    def _simulated(self) -> bool:
+        return self.options.simulated
+
+    def _instance(self, name: str) -> str:
+        return f"graphs-{self._run}-{name.replace(', ', '-').replace(' ', '-')}"
+
+    def _log(self, name: str) -> str:
+        path = self._placement.log_path(self._instance(name))
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _stop(self, instance: str, digest: str) -> None:
+        until = time.monotonic() + 4 * STOP_GRACE_S
+        while not self._placement.stop(instance, digest, None, grace_s=STOP_GRACE_S):
+            if time.monotonic() > until:
+                raise RuntimeError(f"{instance} could not be stopped")
+            time.sleep(0.1)
+
+    def _save(self) -> None:
+        text = json.dumps(self.results, indent=1) + "\n"
+        (self.options.out / "h200_graphs.json").write_text(text)
+        (self.options.out / "h200_graphs.md").write_text(page(self.results))
+
+    def close(self) -> None:
+        for running in self._running.values():
+            log = self._log(running.name)
+            (self.options.out / f"{self._instance(running.name)}.log").write_text(log[:60_000])
+            self._stop(self._instance(running.name), running.digest)
+        self._source.close()
+
+
+def without_probe(launch: Launch) -> Launch:
+    """The same engine, and nobody counts its steps."""
+    argv = tuple(word for word in launch.argv if word != "--cudagraph-metrics")
+    return replace(launch, argv=argv, pythonpath=())
+
+
+OVERHEAD = """## What the probe costs
+
+TPOT p50 of the default grid with the probe and without, measured in pairs one right after the
+other: the median and (least–most)."""
+
+
+def page(results: Mapping[str, Any]) -> str:
+    engines = {n: e for n, e in results["engines"].items() if "steps" in e}
+    parts = [
+        "# Graphs by captured size",
+        f"Machine: {results['machine']}.",
+        "The same requests on each runtime, in turns. Shares are of steps of decodes alone.",
+        summary_table(engines),
+    ]
+    for name, found in engines.items():
+        attested = found["attested"]
+        mode, sizes = (attested.get(f"graph_{what}", "unknown") for what in ("mode", "sizes"))
+        asked = f"{found['requests']} requests, {found['failed']} of them failed"
+        said = f"Mode {mode}; {asked}; ready after {found['ready_s']:.0f} s. Sizes: {sizes}."
+        parts += [f"## {name}\n\n{said}", bucket_table(found)]
+    parts += [OVERHEAD, overhead_table(results["overhead"])]
+    if results["not_run"]:
+        parts.append("Not done: " + "; ".join(results["not_run"]) + ".")
+    return "\n\n".join(parts) + "\n"
+
+
+def _healthy(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=2, trust_env=False).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False
+
+
+def _machine(base: Mapping[str, Any]) -> str:
+    machine = inspect_machine()
+    gpus = ", ".join(gpu.name for gpu in machine.gpus) or "no GPU"
+    engine = base["engine"]
+    return f"{gpus}, driver {machine.driver or 'none'}, {engine['name']} {engine['version']}"
+
+
+def _gpu(options: Options) -> dict[str, Any]:
+    model = options.work / "model"
+    tool = [sys.executable, str(ROOT / "tools" / "random_model.py"), str(model)]
+    subprocess.run(tool, check=True)
+    site = next(iter(os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    return artifacts.gpu_engine(
+        [sys.executable],
+        str(Path(site).absolute()) if site else "",
+        model,
+        options.work / "vllm-cache",
+        fraction=options.fraction,
+        warm=[1],
+    ).runtime
+
+
+def _simulated() -> dict[str, Any]:
+    return {
+        "engine": {"name": "simulated", "version": "0.25.1", "args": {"time_scale": 0}},
+        "model": {"id": "qwen"},
+        "limits": {"max_num_seqs": 128, "max_num_batched_tokens": 8192, "max_model_len": 2048},
+    }
+
+
+def say(text: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
+
+
+def parse(argv: Sequence[str]) -> Options:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "out")))
+    parser.add_argument("--work", type=Path, default=Path(".h200-graphs"), help="state and caches")
+    parser.add_argument("--simulated", action="store_true", help="rehearse without a GPU")
+    parser.add_argument("--fraction", type=float, default=0.16, help="of GPU memory, each of five")
+    parser.add_argument("--pairs", type=int, default=8, help="of measurements with and without")
+    parser.add_argument("--cell", type=float, default=1.0, help="seconds of one measurement")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for all of it")
+    given = parser.parse_args(argv)
+    return Options(
+        out=given.out.absolute(),
+        work=given.work.absolute(),
+        simulated=given.simulated,
+        fraction=given.fraction,
+        pairs=given.pairs,
+        cell_s=given.cell,
+        limit_s=given.limit,
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    bench = Bench(parse(argv))
+    try:
+        return bench.run()
+    finally:
+        bench.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -10,7 +10,7 @@ import yaml
 from tests.support.artifacts import LOAD, artifact, first, write
 from tests.support.cli import Cli, eventually
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(300)
 
 REPLICAS = 2
 GATES = [

@@ -9,6 +9,7 @@ from canaryctl.controller.cli.release import document, opened
 _CLI = "canaryctl.controller.cli"
 COMMANDS = {
     "explain": Lazy(f"{_CLI}.gates:explain", "Say why a release is where it is."),
+    "plot": Lazy(f"{_CLI}.gates_plot:plot", "Draw the evidence of a release as SVG."),
     "record": Lazy(f"{_CLI}.gates_history:record", "Record samples of the stable engines."),
     "history": Lazy(f"{_CLI}.gates_history:history", "Summarise recorded samples."),
     "judge": Lazy(f"{_CLI}.gates_judge:judge", "Judge a file of samples."),

@@ -137,6 +137,20 @@ def test_the_command_line_judges_and_summarises(
     assert "line 241: no JSON" in capsys.readouterr().err
 
 
+def test_a_recording_that_cannot_begin_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CANARYCTL_STATE_DIR", str(tmp_path / "state"))
+    file = tmp_path / "history.jsonl"
+    ask = ["gates", "record", "nobody", "-o", str(file)]
+    for wrong in ([], ["--every", "1ms"], ["--for", "soon"]):
+        assert main([*ask, *wrong]) == 2
+    told = capsys.readouterr().err
+    assert "nobody" in told
+    assert "500ms" in told or "0.5s" in told
+    assert not file.exists()
+
+
 def _write(
     file: Path, engines: list[tuple[str, str, float]], looks: int, draws: random.Random
 ) -> None:

@@ -2,7 +2,6 @@
 
 import math
 import random
-from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest

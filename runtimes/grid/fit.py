@@ -1,0 +1,112 @@
+"""From measured runs to a calibration: what a graph costs, by least squares.
+
+A run is one engine with one grid: the graphs that it captured, the memory and the time they
+took. Relative errors are squared, so that small grids count as much as large ones, and no cost
+may be negative: every set of costs that may be zero is tried (there are eight).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final
+
+from canaryctl.common.errors import InputError
+from canaryctl.runtimes.grid.calibration import GraphCost
+
+_UNKNOWNS: Final = 3  # fixed, per graph, per token
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRun:
+    """One engine: the sizes of its FULL and PIECEWISE graphs, and what they took in all."""
+
+    name: str
+    full: tuple[int, ...]
+    piecewise: tuple[int, ...]
+    graph_mib: float
+    capture_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFit:
+    """``error``: the largest relative error of memory or time over the runs."""
+
+    cost: GraphCost
+    error: float
+
+
+def fit_graph_cost(runs: Sequence[CaptureRun]) -> GraphFit:
+    """One cost for the graphs of both modes: runs of few grids cannot tell them apart.
+
+    InputError where fewer than three runs have graphs, or all of them the same.
+    """
+    usable = [run for run in runs if run.full or run.piecewise]
+    if len(usable) < _UNKNOWNS:
+        raise InputError(
+            f"found {len(usable)} runs with graphs, expected {_UNKNOWNS} with different grids"
+        )
+    rows = [_row(run) for run in usable]
+    memory = _non_negative(rows, [run.graph_mib for run in usable])
+    seconds = _non_negative(rows, [run.capture_s for run in usable])
+    error = max(
+        abs(_product(row, costs) / value - 1)
+        for costs, values in (
+            (memory, [run.graph_mib for run in usable]),
+            (seconds, [run.capture_s for run in usable]),
+        )
+        for row, value in zip(rows, values, strict=True)
+    )
+    return GraphFit(GraphCost(*(float(f"{cost:.6g}") for cost in (*memory, *seconds))), error)
+
+
+def _row(run: CaptureRun) -> tuple[float, ...]:
+    graphs = (*run.full, *run.piecewise)
+    modes = bool(run.full) + bool(run.piecewise)
+    return (float(modes), float(len(graphs)), float(sum(graphs)))
+
+
+def _non_negative(rows: Sequence[Sequence[float]], values: Sequence[float]) -> tuple[float, ...]:
+    if min(values) <= 0:
+        raise InputError(f"a run with graphs took {min(values):g}, expected more than 0")
+    scaled = [[x / v for x in row] for row, v in zip(rows, values, strict=True)]
+    best: tuple[float, tuple[float, ...]] | None = None
+    for size in range(1, _UNKNOWNS + 1):
+        for support in combinations(range(_UNKNOWNS), size):
+            solved = _least_squares([[row[column] for column in support] for row in scaled])
+            if solved is None or min(solved) < 0:
+                continue
+            costs = [0.0] * _UNKNOWNS
+            for column, cost in zip(support, solved, strict=True):
+                costs[column] = cost
+            error = sum((_product(row, costs) - 1) ** 2 for row in scaled)
+            if best is None or error < best[0]:
+                best = (error, tuple(costs))
+    if best is None:
+        raise InputError("the runs do not tell what a graph costs: all their grids are the same")
+    return best[1]
+
+
+def _least_squares(rows: Sequence[Sequence[float]]) -> list[float] | None:
+    """``x`` with ``rows · x`` nearest to 1 everywhere; None where it is not determined."""
+    size = len(rows[0])
+    system = [
+        [sum(row[a] * row[b] for row in rows) for b in range(size)] + [sum(row[a] for row in rows)]
+        for a in range(size)
+    ]
+    scale = max(abs(value) for equation in system for value in equation)
+    for column in range(size):
+        pivot = max(range(column, size), key=lambda k: abs(system[k][column]))
+        system[column], system[pivot] = system[pivot], system[column]
+        if abs(system[column][column]) <= 1e-12 * scale:
+            return None
+        for other in range(size):
+            if other != column:
+                factor = system[other][column] / system[column][column]
+                system[other] = [
+                    a - factor * b for a, b in zip(system[other], system[column], strict=True)
+                ]
+    return [system[i][size] / system[i][i] for i in range(size)]
+
+
+def _product(row: Sequence[float], costs: Sequence[float]) -> float:
+    return sum(x * cost for x, cost in zip(row, costs, strict=True))

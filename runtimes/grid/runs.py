@@ -1,0 +1,106 @@
+"""From runs of one engine with several grids to a calibration.
+
+A run says which grid it had, what its graphs took, and the time of decode steps by batch. Under
+each mode, a batch is a point of the padded size that it replayed; beyond the grid it is a point
+without a graph.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from canaryctl.common.errors import InputError
+from canaryctl.runtimes.grid.calibration import GRAPH_KINDS, Calibration
+from canaryctl.runtimes.grid.fit import CaptureRun, fit_graph_cost
+from canaryctl.runtimes.simulator.graphs import GraphSet, StepMode
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """``sizes``: the resolved grid. ``step_ms``: (batch, milliseconds) of decode steps; a batch
+    may be there several times. ``uncaptured``: batches that are known to have run without a graph
+    though the grid has one for them. Of an eager run (mode NONE) memory and time are None."""
+
+    name: str
+    mode: str
+    sizes: tuple[int, ...]
+    max_num_seqs: int
+    step_ms: Sequence[tuple[int, float]]
+    graph_mib: float | None = None
+    capture_s: float | None = None
+    uncaptured: frozenset[int] = frozenset()
+
+    @property
+    def graphs(self) -> GraphSet:
+        return GraphSet.of(self.mode, self.sizes, self.max_num_seqs)
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What cannot be read off the runs."""
+
+    machine: str
+    engine: str
+    model: str
+    method: str
+    assumed: str
+    noise_ms: float
+    prefill_us_per_token: float
+    kv_bytes_per_token: int
+    kv_cache_tokens: int
+
+
+def calibration_of(runs: Iterable[MeasuredRun], about: About) -> Calibration:
+    """InputError where the runs leave a mode without a point, or a graph's cost undetermined."""
+    runs = tuple(runs)
+    points: dict[str, dict[int, list[float]]] = {
+        mode: {} for mode in ("FULL", "PIECEWISE", "NONE", "EAGER")
+    }
+    for run in runs:
+        for batch, milliseconds in run.step_ms:
+            mode, size = _place(run, batch)
+            points[mode].setdefault(size, []).append(milliseconds)
+    missing = [mode for mode, found in points.items() if not found]
+    if missing:
+        raise InputError(
+            f"no step ran {' or '.join(missing)}: expected runs with graphs of both modes, one "
+            "with a batch beyond its grid, and one with graphs off"
+        )
+    fit = fit_graph_cost([_captured(run) for run in runs if run.mode != "NONE"])
+    return Calibration(
+        machine=about.machine,
+        engine=about.engine,
+        model=about.model,
+        method=about.method,
+        assumed=about.assumed,
+        noise_ms=about.noise_ms,
+        step_ms={mode: _means(found) for mode, found in points.items()},
+        prefill_us_per_token=about.prefill_us_per_token,
+        graphs=dict.fromkeys(GRAPH_KINDS, fit.cost),
+        graphs_error=round(fit.error, 4),
+        kv_bytes_per_token=about.kv_bytes_per_token,
+        kv_cache_tokens=about.kv_cache_tokens,
+    )
+
+
+def _place(run: MeasuredRun, batch: int) -> tuple[str, int]:
+    """The mode whose point a batch is, and the padded size."""
+    if run.mode == "NONE":
+        return "EAGER", batch
+    found = run.graphs.dispatch(batch, pure_decode=True)
+    if found.mode is StepMode.NONE or batch in run.uncaptured:
+        return "NONE", batch
+    return found.mode.value, found.bucket
+
+
+def _captured(run: MeasuredRun) -> CaptureRun:
+    if run.graph_mib is None or run.capture_s is None:
+        raise InputError(f"run {run.name} has graphs, but not what they took")
+    return CaptureRun(
+        run.name, run.graphs.full, run.graphs.piecewise, run.graph_mib, run.capture_s
+    )
+
+
+def _means(found: Mapping[int, Sequence[float]]) -> dict[int, float]:
+    return {
+        size: round(sum(values) / len(values), 4) for size, values in sorted(found.items())
+    }

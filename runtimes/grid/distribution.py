@@ -106,23 +106,22 @@ class Traffic:
         """What a grid serves: decodes by sequences, and the other steps by tokens.
 
         Where steps are known by their tokens alone, those of at most ``max_num_seqs`` are taken
-        for decodes. Of what is known of both, the other steps are all that are no decodes.
+        for decodes.
         """
         decode, scheduled = self.of(Kind.DECODE_SEQUENCES), self.of(Kind.SCHEDULED_TOKENS)
         mixed = self.of(Kind.MIXED_TOKENS)
         if decode.sizes or mixed.sizes:
-            return Shapes(decode, mixed)
+            unclear = scheduled.total - decode.total - mixed.total
+            note = f"{unclear} of {scheduled.total} steps are neither, as far as is known: left out"
+            return Shapes(decode, mixed, (note,) if unclear > 0 else ())
         if not scheduled.sizes:
             raise ValueError(f"{self.source} holds no step: nothing to plan from")
         small, large = scheduled.split(max_num_seqs)
-        return Shapes(
-            small,
-            large,
-            (
-                "steps are known by their tokens alone: those of at most "
-                f"{max_num_seqs} (max_num_seqs) are taken for decodes",
-            ),
+        note = (
+            "steps are known by their tokens alone: those of at most "
+            f"{max_num_seqs} (max_num_seqs) are taken for decodes"
         )
+        return Shapes(small, large, (note,))
 
 
 @dataclass(frozen=True, slots=True)

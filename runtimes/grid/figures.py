@@ -53,7 +53,8 @@ def evaluate(
         raise ValueError("no step was counted: nothing to judge a grid by")
     graphs = rules.graphs(sizes)
     compiled = rules.mode != "NONE"
-    hits, steps_s = {True: 0, False: 0}, {True: [], False: []}  # type: dict[bool, int], dict[bool, list[tuple[float, int]]]
+    hits = {True: 0, False: 0}
+    steps_s: dict[bool, list[tuple[float, int]]] = {True: [], False: []}
     actual = padded = 0
     for pure_decode, distribution in (
         (True, shapes.decode.scaled(rules.decode_tokens)),

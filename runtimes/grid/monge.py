@@ -186,9 +186,7 @@ def rest_by_count(costs: Costs, most: int) -> list[Values]:
     cd, cm, xd, xm = costs.cd, costs.cm, costs.xd, costs.xm
     rest = [list(costs.end)]
     for _ in range(most):
-        value = [
-            r + costs.node[j] + cd[j] * xd[j] + cm[j] * xm[j] for j, r in enumerate(rest[-1])
-        ]
+        value = [r + costs.node[j] + cd[j] * xd[j] + cm[j] * xm[j] for j, r in enumerate(rest[-1])]
         rest.append(
             [
                 min(

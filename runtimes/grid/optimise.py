@@ -45,8 +45,9 @@ def optimise(
 ) -> Best:
     """The best grid within ``limits``, exactly or up to the gap that is said.
 
-    ``known``: grids to do no worse than, where they are within the limits. ``size_price_s``: seconds of step time, over all steps, that a size must save to be taken.
-    InfeasibleError where no grid is within the limits.
+    ``size_price_s``: seconds of step time, over all steps, that a size must save to be taken.
+    ``known``: grids to do no worse than, where they are within the limits. InfeasibleError where
+    no grid is.
     """
     caps = _caps(problem, limits)
     least = limits.min_coverage or 0.0
@@ -89,7 +90,7 @@ def _caps(problem: Problem, limits: Limits) -> Amounts:
 
     return Amounts(
         step_s=most(limits.max_mean_s, problem.total),
-        over=math.inf if limits.max_p99_s is None else problem.may_exceed + 0.5,
+        over=math.inf if limits.max_p99_s is None else float(problem.may_exceed),
         bytes=most(limits.max_memory_mib, MIB / (1 + limits.margin)),
         capture_s=most(limits.max_capture_s, 1 / (1 + limits.margin)),
         sizes=most(limits.max_sizes, 1),

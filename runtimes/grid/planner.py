@@ -22,6 +22,9 @@ _FRONT_SIZES: Final = 40
 _FRONT_CANDIDATES: Final = 400
 
 
+NO_LIMITS: Final = Limits()
+
+
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What is asked of a plan.
@@ -32,7 +35,7 @@ class Wish:
     """
 
     tokens_per_request: int
-    limits: Limits = Limits()
+    limits: Limits = NO_LIMITS
     objective: Objective = Objective.STEP_TIME
     min_gain: float = MIN_GAIN
     worth: float = WORTH
@@ -158,9 +161,7 @@ def marginals(
 
 def _between(distribution: Distribution, low: int, high: int) -> Sequence[tuple[int, int]]:
     first, last = (bisect_left(distribution.sizes, bound + 1) for bound in (low, high))
-    return list(
-        zip(distribution.sizes[first:last], distribution.counts[first:last], strict=True)
-    )
+    return list(zip(distribution.sizes[first:last], distribution.counts[first:last], strict=True))
 
 
 def _core(shapes: Shapes, rules: EngineRules) -> int:
@@ -218,9 +219,7 @@ def _compute_bound(shapes: Shapes, cost: CostModel) -> float:
     return bound / total
 
 
-def _notes(
-    shapes: Shapes, cost: CostModel, rules: EngineRules, grid: Figures
-) -> Sequence[str]:
+def _notes(shapes: Shapes, cost: CostModel, rules: EngineRules, grid: Figures) -> Sequence[str]:
     notes = []
     if grid.sizes and grid.sizes[-1] > cost.largest_measured:
         notes.append(

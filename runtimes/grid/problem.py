@@ -108,9 +108,7 @@ class Problem:
             return [weights.step_s * seconds[j] + weights.over * over[j] for j in indices]
 
         def take(own: Sequence[float], capture: Sequence[float], size: float) -> list[float]:
-            return [
-                weights.bytes * own[j] + weights.capture_s * capture[j] + size for j in indices
-            ]
+            return [weights.bytes * own[j] + weights.capture_s * capture[j] + size for j in indices]
 
         tails = mix(self.tail_s, self.tail_over)
         return Costs(
@@ -164,8 +162,7 @@ class Problem:
     def _gains_nothing(self, j: int) -> bool:
         size = self.sizes[j]
         return all(
-            cumulative[-1] == 0
-            or times[j] >= self.cost.no_graph_s(size, pure_decode=pure_decode)
+            cumulative[-1] == 0 or times[j] >= self.cost.no_graph_s(size, pure_decode=pure_decode)
             for cumulative, times, pure_decode in (
                 (self.cd, self.td, True),
                 (self.cm, self.tm, False),
@@ -175,11 +172,7 @@ class Problem:
     def _graph_s(self, size: int, *, pure_decode: bool) -> float:
         full_for_all = self.rules.mode == "FULL"
         has_full = self.rules.mode != "PIECEWISE" and size <= self.rules.largest_decode
-        mode = (
-            StepMode.FULL
-            if full_for_all or (pure_decode and has_full)
-            else StepMode.PIECEWISE
-        )
+        mode = StepMode.FULL if full_for_all or (pure_decode and has_full) else StepMode.PIECEWISE
         return self.cost.graph_s(mode, size, pure_decode=pure_decode)
 
     def _kinds(self, size: int) -> tuple[str, ...]:

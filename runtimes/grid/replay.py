@@ -8,7 +8,8 @@ from canaryctl.runtimes.grid.cost import CostModel
 from canaryctl.runtimes.grid.distribution import Distribution, Kind, Traffic
 from canaryctl.runtimes.grid.rules import EngineRules
 from canaryctl.runtimes.grid.traces import Trace
-from canaryctl.runtimes.simulator.batching import BLOCK_SIZE, Batcher, BatchLimits, Request, Step
+from canaryctl.runtimes.simulator.batching import Batcher, BatchLimits, Request, Step
+from canaryctl.runtimes.simulator.prefix import BLOCK_SIZE
 
 Counts = Mapping[Kind, "Counter[int]"]
 
@@ -73,14 +74,9 @@ def _count(counts: dict[Kind, "Counter[int]"], step: Step) -> None:
         counts[Kind.DECODE_SEQUENCES][len(step.work)] += 1
         return
     counts[Kind.MIXED_TOKENS][step.tokens] += 1
-    # A request being decoded computes the one token that it generated last.
-    prompt = sum(tokens for request, tokens in step.work if not _decodes(request, tokens))
+    prompt = sum(tokens for request, tokens in step.work if not request.decoding)
     if prompt:
         counts[Kind.PREFILL_TOKENS][prompt] += 1
-
-
-def _decodes(request: Request, tokens: int) -> bool:
-    return tokens == 1 and request.generated > 0 and request.computed == request.length - 1
 
 
 def _distributions(counts: Counts) -> dict[Kind, Distribution]:

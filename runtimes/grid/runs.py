@@ -95,12 +95,8 @@ def _place(run: MeasuredRun, batch: int) -> tuple[str, int]:
 def _captured(run: MeasuredRun) -> CaptureRun:
     if run.graph_mib is None or run.capture_s is None:
         raise InputError(f"run {run.name} has graphs, but not what they took")
-    return CaptureRun(
-        run.name, run.graphs.full, run.graphs.piecewise, run.graph_mib, run.capture_s
-    )
+    return CaptureRun(run.name, run.graphs.full, run.graphs.piecewise, run.graph_mib, run.capture_s)
 
 
 def _means(found: Mapping[int, Sequence[float]]) -> dict[int, float]:
-    return {
-        size: round(sum(values) / len(values), 4) for size, values in sorted(found.items())
-    }
+    return {size: round(sum(values) / len(values), 4) for size, values in sorted(found.items())}

@@ -174,7 +174,8 @@ def _prices(choice: Choice, indices: Sequence[int]) -> Amounts:
 def _first_price(choice: Choice, name: str) -> float:
     """All that no grid at all would cost, for a thousand times the limit."""
     worth = abs(choice.goal.dot(choice.problem.use(()))) or 1.0
-    return worth / max(getattr(choice.caps, name), 1e-9) / 1000
+    cap: float = getattr(choice.caps, name)
+    return worth / max(cap, 1e-9) / 1000
 
 
 def _times(prices: Amounts, factor: float) -> Amounts:
@@ -243,9 +244,7 @@ def _solve_count(
             return
         rest, worth = path_from(costs), slack + prices.sizes * count
         kept = [
-            left[j]
-            for j in range(1, len(left))
-            if reached[j] + rest[j] - worth < choice.to_beat()
+            left[j] for j in range(1, len(left)) if reached[j] + rest[j] - worth < choice.to_beat()
         ]
         if len(kept) < count:
             break
@@ -303,9 +302,7 @@ _Label = tuple[tuple[float, ...], tuple[int, ...]]  # goal and limited resources
 class _Follow:
     """All paths of ``count`` sizes over ``indices`` that may lead to a better grid."""
 
-    def __init__(
-        self, choice: Choice, indices: Sequence[int], count: int, prices: Amounts
-    ) -> None:
+    def __init__(self, choice: Choice, indices: Sequence[int], count: int, prices: Amounts) -> None:
         self._choice, self._indices, self._count = choice, indices, count
         names = [name for name in _LIMITS if getattr(choice.caps, name) < math.inf]
         counted = [choice.goal, *(Amounts().plus(name, 1.0) for name in names)]

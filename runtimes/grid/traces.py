@@ -78,7 +78,9 @@ def read_trace(path: Path) -> Trace:
     first = found[0][0]
     return Trace(
         path,
-        tuple(TracedRequest(at - first, prompt, output, line) for at, prompt, output, line in found),
+        tuple(
+            TracedRequest(at - first, prompt, output, line) for at, prompt, output, line in found
+        ),
         first % 86400 if form is _AZURE else None,
     )
 

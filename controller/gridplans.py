@@ -1,0 +1,76 @@
+"""What a grid was planned from, kept so that live traffic can be compared with it.
+
+A plan lies beside the artifact it was written to (``NAME.grid.json``), to be committed with it,
+and in the state directory under the runtime's digest, where ``grid drift`` finds it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from canaryctl.common.errors import InputError
+from canaryctl.controller.artifact.wholefile import replace_file
+from canaryctl.runtimes.grid.distribution import Distribution, Shapes
+
+FORMAT: Final = "canaryctl/grid-plan/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPlan:
+    """``planned_at``: ISO 8601. ``calibration``: whose the figures are."""
+
+    source: str
+    planned_at: str
+    calibration: str
+    mode: str
+    sizes: tuple[int, ...]
+    decode: Mapping[int, int]
+    mixed: Mapping[int, int]
+    notes: tuple[str, ...]
+
+    @property
+    def shapes(self) -> Shapes:
+        return Shapes(Distribution.of(self.decode), Distribution.of(self.mixed), self.notes)
+
+    def to_json(self) -> str:
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n"
+
+
+def beside(artifact: Path) -> Path:
+    """Where the plan of an artifact's file lies: ``chat.yaml`` → ``chat.grid.json``."""
+    return artifact.with_suffix(".grid.json")
+
+
+def in_state(state_dir: Path, digest: str) -> Path:
+    return state_dir / "grid" / f"{digest.replace(':', '-')}.json"
+
+
+def store_plan(plan: StoredPlan, *paths: Path) -> None:
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, plan.to_json())
+
+
+def load_plan(path: Path) -> StoredPlan:
+    """InputError names the file and what is wrong."""
+    try:
+        found: Any = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: no grid plan can be read: {error}") from error
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise InputError(f"{path}: found no grid plan, expected format {FORMAT}")
+    try:
+        return StoredPlan(
+            source=str(found["source"]),
+            planned_at=str(found["planned_at"]),
+            calibration=str(found["calibration"]),
+            mode=str(found["mode"]),
+            sizes=tuple(int(size) for size in found["sizes"]),
+            decode={int(size): int(count) for size, count in found["decode"].items()},
+            mixed={int(size): int(count) for size, count in found["mixed"].items()},
+            notes=tuple(str(note) for note in found["notes"]),
+        )
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path}: not a whole grid plan: {error!r}") from error

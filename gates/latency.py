@@ -161,7 +161,7 @@ class LatencyGate:
             each = 1.0
         rules: list[RuleForecast] = []
         if self._regression is not None:
-            rules += expected.quantiles(self._regression, seen, traffic, each)
+            rules += expected.quantiles(self._regression, seen, traffic, each, self._past)
         if self._limit is not None:
             rules.append(expected.quantile_limit(self._limit, seen))
         return fold(

@@ -68,14 +68,21 @@ def quantiles(
     seen: Buckets | Missing | None,
     traffic: StepTraffic,
     per_request: float | None,
+    known: Buckets | None,
 ) -> list[RuleForecast]:
     """Quantiles against the concurrent baseline, each by its own process: the first that fails
-    does so for all, and all have to be harmless, or to pass."""
+    does so for all, and all have to be harmless, or to pass. ``known``: the past of the A/A
+    history, which places the edges from the first look on."""
     rate = traffic.requests_per_s
     per_look = rate * per_request * traffic.look_s if rate and per_request else None
     found = []
     for name, (part, _) in rule.parts.items():
-        one = _quantile(part, seen, traffic.share, per_look, rule.unit)
+        placed = (
+            known is not None
+            and edges.learned(known.cumulative, part.p)
+            and (not isinstance(seen, Buckets) or seen.edges == known.edges)
+        )
+        one = _quantile(part, seen, traffic.share, per_look, rule.unit, placed=placed)
         if len(rule.parts) > 1:
             one = replace(
                 one,
@@ -93,26 +100,29 @@ def _quantile(
     share: float,
     per_look: float | None,
     unit: str,
+    *,
+    placed: bool,
 ) -> RuleForecast:
-    """``per_look``: canary observations of one look; None: not known."""
+    """``per_look``: canary observations of one look; None: not known. ``placed``: the edges are
+    there from the first look on."""
     # Without a rate the exceedances of a block are not known, only that there cannot be more.
     found = Missing(UNSEEN) if per_look is None else _place(rule, seen, unit)
     if isinstance(found, str):
         return RuleForecast(rule.method.describe(), {}, dict.fromkeys(Target, found))
-    events, placed = None, _CLEAREST
+    events, where = None, _CLEAREST
     if isinstance(found, _Placed):
-        placed = found
+        where = found
         looks = rule.method.block_looks or 1
         # A burst counts as one exceedance: with a known φ there are so many fewer.
         events = (per_look or 0.0) * looks * (1 - share) / share * found.s / rule.method.phi
     # It is the baseline that places the edges; here that is counted in canary observations.
-    lead = edges.LEARN_EXCEEDANCES / (1 - rule.p) * share / (1 - share)
+    lead = 0.0 if placed else edges.LEARN_EXCEEDANCES / (1 - rule.p) * share / (1 - share)
     amounts: dict[Target, Amount] = {}
     lacks: dict[Target, str] = {}
     for target in Target:
-        amount = _amount(rule, target, placed, _Step(share, events, lead))
+        amount = _amount(rule, target, where, _Step(share, events, lead))
         if amount is None:
-            lacks[target] = _why_never(rule, target, placed)
+            lacks[target] = _why_never(rule, target, where)
         else:
             amounts[target] = amount
     coarse = isinstance(found, _Placed) and found.tolerance > rule.tolerance * _NOTICEABLE
@@ -120,9 +130,9 @@ def _quantile(
         rule.method.describe(),
         amounts,
         lacks,
-        notes=(_between(rule, placed),) if coarse else (),
+        notes=(_between(rule, where),) if coarse else (),
         least=found.reason if isinstance(found, Missing) else None,
-        tolerance=placed.tolerance if coarse else None,
+        tolerance=where.tolerance if coarse else None,
     )
 
 

@@ -4,6 +4,7 @@ import math
 import random
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from statistics import median
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canaryctl.common.metrics import Signal
-from canaryctl.gates import registry
+from canaryctl.gates import readings, registry
 from canaryctl.gates.base import GateContext, Look
 from canaryctl.gates.history import AaHistory, Dependence
 from canaryctl.gates.needs import Forecast, Forecasting, Need, StepTraffic, Target
@@ -186,6 +187,19 @@ def test_time_follows_the_traffic_and_blocks_the_looks() -> None:
     ]
     assert blocks[0].blocks is not None
     assert blocks[0].seconds == blocks[1].seconds  # no traffic makes blocks shorter
+
+
+def test_a_history_that_places_the_edges_saves_the_wait_for_them() -> None:
+    asked = spec("ttft_p99", max_regression="10%")
+    past = readings.histogram(arm(PAST), Signal.TTFT, "baseline")
+    assert isinstance(past, readings.Buckets)
+    waits, knows = (
+        forecast(asked, context(detectable=0.5, history=each)).needs[Target.FAIL_50].seconds
+        for each in (history(4.0), replace(history(4.0), pasts={Signal.TTFT: past}))
+    )
+    assert waits is not None
+    assert knows is not None
+    assert waits - knows == pytest.approx(300 / PER_LOOK * LOOK_S, abs=LOOK_S)
 
 
 def test_what_the_buckets_cannot_show_is_named_with_the_effective_tolerance() -> None:

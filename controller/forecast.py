@@ -172,6 +172,8 @@ def forecast_gate(release: Release, spec: GateSpec, survey: Survey) -> GateForec
     rollout = release.document.rollout
     sure = _when(measured, _SURE[rollout.promote_on])
     refused = _refusal(release, generous)
+    if refused:  # even then; told is what was measured
+        refused = _refusal(release, measured) or refused
     warning = None
     if refused and rollout.on_inconclusive is OnInconclusive.PROMOTE:
         refused, warning = None, f"{refused}; it would be promoted undecided (on_inconclusive)"

@@ -15,7 +15,9 @@ from canaryctl.controller.forecast import (
 )
 from canaryctl.controller.model import Release
 from canaryctl.controller.plan import make_plan
+from canaryctl.gates.history import ENOUGH_S, QUANTILES, AaHistory, Dependence
 from canaryctl.gates.latency import NAMES as LATENCY_NAMES
+from canaryctl.gates.latency import named
 from canaryctl.gates.spec import GateSpec
 from canaryctl.gates.wording import about
 
@@ -50,7 +52,25 @@ def offers(release: Release, spec: GateSpec, survey: Survey) -> tuple[str, ...]:
             if tried.sure is not None and not (tried.refused or tried.warning):
                 found.append(f"{words}: decided after about {about(tried.sure.seconds)}")
                 break
-    return tuple(found)
+    return (*found, *_history(release, spec, survey))
+
+
+def _history(release: Release, spec: GateSpec, survey: Survey) -> tuple[str, ...]:
+    """What an A/A history would bring at best: requests that turn out to be independent."""
+    if survey.history is not None or spec.name not in LATENCY_NAMES or not spec.max_regression:
+        return ()
+    independent = Dependence(phi=1.0, phi_upper=1.0, block_looks=1, engines=5, blocks=12)
+    signal = named(spec.name).signal
+    known = AaHistory(
+        look_s=release.document.rollout.interval,
+        span_s=ENOUGH_S,
+        dependences={(signal, p): independent for p in QUANTILES.values()},
+    )
+    tried = forecast_gate(release, spec, replace(survey, history=known))
+    if tried.sure is None or tried.refused or tried.warning:
+        return ()
+    when = about(tried.sure.seconds)
+    return (f"an A/A history (`canaryctl gates history`): decided after {when} at best",)
 
 
 def _changed(release: Release, **rollout: object) -> Release:
@@ -70,7 +90,8 @@ def _quantiles(release: Release, spec: GateSpec) -> Iterator[Variant]:
     name, _, quantile = spec.name.partition("_")
     order = ("p99", "p95", "p90", "p50")
     taken = {gate.name for gate in release.document.gates}
-    for lower in order[order.index(quantile) + 1 : -1]:
+    below = order[order.index(quantile) + 1 :] if quantile else order
+    for lower in below[:-1]:
         if f"{name}_{lower}" not in taken:
             asked = spec.model_copy(update={"name": f"{name}_{lower}"})
             yield f"{asked.name} in its place", _with(release, spec, asked), asked

@@ -108,7 +108,10 @@ def test_every_offer_holds_when_it_is_taken() -> None:
         "detectable: 75%": {"detectable": "75%"},
         "progress_deadline: 12m": {"progress_deadline": "12m"},
     }
-    assert [offer.split(": decided")[0] for offer in refused.offers] == list(variants)
+    offered = [offer.split(": decided")[0] for offer in refused.offers]
+    assert offered == [*variants, "an A/A history (`canaryctl gates history`)"]
+    known = replace(low, history=history(1.0))
+    assert forecast_release(before, known).refusals == ()
     for changes in variants.values():
         gates = changes.pop("gates", asked)
         rollout = {"detectable": "50%", "progress_deadline": "6m", **changes}

@@ -1,6 +1,6 @@
 """The course of a release's gates as a picture: the evidence, and what was measured. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from canaryctl.common.errors import InputError, UnknownNameError
 from canaryctl.controller.model import LookRecord
 from canaryctl.controller.svg import Level, Line, Mark, Panel, Point, Style, render, runs
-from canaryctl.gates import capacity, latency
+from canaryctl.gates import capacity, latency, step_time
 from canaryctl.gates.outcome import GateResult, Outcome
 
 X_LABEL = "minutes since the first look"
@@ -35,7 +35,7 @@ class _Course:
     def rule(self, number: int, name: str) -> list[tuple[float, float | None]]:
         return [
             (at, rules[number].get(name) if number < len(rules) else None)
-            for at, rules in zip(self.minutes, map(_rules, self.results), strict=True)
+            for at, rules in zip(self.minutes, (r.rules for r in self.results), strict=True)
         ]
 
     @property
@@ -76,28 +76,23 @@ def _courses(looks: Iterable[LookRecord]) -> dict[str, _Course]:
     return found
 
 
-def _rules(result: GateResult) -> Sequence[dict[str, Any]]:
-    found: Sequence[dict[str, Any]] = result.details.get("rules", ())
-    return found
-
-
 def _reported(result: GateResult) -> str | None:
     """Which quantile the values are of, where a gate has several."""
-    return next((rule["reported"] for rule in _rules(result) if "reported" in rule), None)
+    return next((rule["reported"] for rule in result.rules if "reported" in rule), None)
 
 
 def _weighs(course: _Course) -> bool:
-    return any(_rules(result) for result in course.results)
+    return any(result.rules for result in course.results)
 
 
 def _panels(course: _Course) -> list[Panel]:
-    rules = max((_rules(result) for result in course.results), key=len)
+    rules = max((result.rules for result in course.results), key=len)
     panels = [_evidence(course, n, rules[n], len(rules)) for n in range(len(rules))]
     measured = _measured(course)
     return panels if measured is None else [*panels, measured]
 
 
-def _evidence(course: _Course, number: int, rule: dict[str, Any], of: int) -> Panel:
+def _evidence(course: _Course, number: int, rule: Mapping[str, Any], of: int) -> Panel:
     title = f"{course.name}: evidence" + (f", rule {number + 1} of {of}" if of > 1 else "")
     fail, passed = runs(course.rule(number, "log_e_fail")), runs(course.rule(number, "log_e_pass"))
     lines = [Line("that it is worse", fail, Style.FIRST)]
@@ -138,7 +133,7 @@ def _measured(course: _Course) -> Panel | None:
 
 def _unit(course: _Course) -> tuple[str, float]:
     """The unit of what is measured, and by how much the stored value is multiplied."""
-    if course.name in latency.NAMES:
+    if course.name in (*latency.NAMES, step_time.STEP_TIME):
         largest = max((r.value or 0.0 for r in course.results), default=0.0)
         return ("seconds", 1.0) if largest >= 1 else ("milliseconds", 1000.0)
     if course.name in capacity.NAMES:

@@ -40,7 +40,7 @@ class Judged:
     def log_e(self, side: str) -> float | None:
         """ln E; ``side``: fail or pass. Of several rules: the largest, and the least. None: the
         gate does not compute it, or nothing was judged."""
-        found = [rule[f"log_e_{side}"] for rule in self.result.details.get("rules", ())]
+        found = [rule[f"log_e_{side}"] for rule in self.result.rules]
         if not found or any(value is None for value in found):
             return None
         return float(max(found) if side == "fail" else min(found))

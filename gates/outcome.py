@@ -1,6 +1,6 @@
 """What gates say: measurements, results, and the verdict that folds them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -38,6 +38,13 @@ class GateResult:
     no_harm: bool = False
     valid_looks: int = 0
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rules(self) -> Sequence[Mapping[str, Any]]:
+        """What each rule of the gate says of its evidence: ``log_e_fail``, ``log_fail_at``, …;
+        none for a gate that weighs none."""
+        found: Sequence[Mapping[str, Any]] = self.details.get("rules", ())
+        return (self.details,) if "log_e_fail" in self.details else found
 
 
 def unseen(name: str) -> GateResult:

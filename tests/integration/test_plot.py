@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canaryctl.common.errors import InputError
+from canaryctl.controller.model import Measurement
 from canaryctl.controller.plot import plot
 from canaryctl.controller.svg import Line, Panel, Style, render, runs, ticks
 from canaryctl.gates.outcome import Outcome
 from tests.support.judging import Judged, judged
+from tests.support.stored import look_record, result
 
 SVG = "{http://www.w3.org/2000/svg}"
 TAGS = ("svg", "title", "desc", "rect", "g", "text", "line", "polyline", "circle", "clipPath")
@@ -111,6 +113,25 @@ def test_one_gate_alone_or_a_name_that_is_none(failed: tuple[Judged, str]) -> No
         plot("r1", run.store.looks("r1"), "ttft_p99")
     with pytest.raises(InputError, match="nothing to draw"):
         plot("r1", [])
+
+
+def test_a_gate_of_one_rule_is_drawn_as_one_of_several() -> None:
+    """``step_time`` says of its evidence in the details themselves."""
+    details = {"log_e_fail": 1.0, "log_e_pass": None, "log_fail_at": 4.6, "log_pass_at": 3.0}
+    looks = [
+        look_record(
+            "r1",
+            at=15.0 * n,
+            measurements=(
+                Measurement("step_time", result("step_time", value=0.004, details=details), ""),
+            ),
+        )
+        for n in range(3)
+    ]
+    found = groups(plot("r1", looks))
+    assert "fails from here" in texts(found["step_time: evidence"])
+    assert "passes from here" not in texts(found["step_time: evidence"])
+    assert "milliseconds" in texts(found["step_time: measured"])
 
 
 def test_what_was_not_measured_is_a_gap() -> None:

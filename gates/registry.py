@@ -183,6 +183,8 @@ def _limits(spec: GateSpec) -> list[tuple[str, str]]:
     ]
     if not family.has_default and not any(limit in family.limits for limit in given):
         found.append(("name", f"{spec.name} has no limit; it needs {takes}"))
+    if spec.interpolate and spec.name not in latency.NAMES and spec.histogram is None:
+        found.append(("interpolate", f"{spec.name} takes no interpolate: it reads no latency"))
     return found
 
 

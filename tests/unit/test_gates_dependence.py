@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from canaryctl.common.metrics import Signal
+from canaryctl.gates import registry
 from canaryctl.gates.history import QUANTILES, AaHistory, Dependence
 from canaryctl.gates.outcome import Outcome
 from canaryctl.gates.readings import Buckets
+from canaryctl.gates.spec import GateSpec
 from tests.support.latency import FINE, Trial, tail, times
 
 # ------------------------------------------------- with an A/A history
@@ -225,3 +227,13 @@ def test_at_the_tolerance_interpolation_of_a_smooth_latency_does_not_fail() -> N
             seed=seed,
         )
         assert trial.until_failed(150).outcome is Outcome.INCONCLUSIVE
+
+
+def test_only_latencies_are_interpolated() -> None:
+    given = {"max_regression": "10%", "max_ratio": "1%", "interpolate": True}
+    counts = GateSpec.model_validate({"name": "error_rate", **given})
+    assert [field for _, field, _ in registry.check([counts])] == ["interpolate"]
+    latency = GateSpec.model_validate(
+        {"name": "prefill_p99", "max_regression": "2%", "interpolate": True}
+    )
+    assert registry.check([latency]) == []

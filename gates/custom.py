@@ -32,8 +32,8 @@ class CustomRatioGate(CountGate):
         if spec.numerator is None or spec.denominator is None:
             raise ValueError(f"{spec.name} lacks numerator or denominator; check specs first")
         self._title = spec.name
-        self._unit = f"counts of {spec.denominator.metric}"
-        self._subject = f"are in {spec.numerator.metric}"
+        self._unit = f"counts of {_shown(spec.denominator)}"
+        self._subject = f"are in {_shown(spec.numerator)}"
         self._phi = PHI_UNKNOWN if spec.phi is None else spec.phi
         self._events = _signal(spec, "numerator", spec.numerator, MetricKind.COUNTER)
         self._observations = _signal(spec, "denominator", spec.denominator, MetricKind.COUNTER)
@@ -66,6 +66,11 @@ def custom_histogram_gate(spec: GateSpec, context: GateContext) -> LatencyGate:
         phi=PHI_TOKENS if spec.phi is None else spec.phi,
     )
     return LatencyGate(spec, context, asked)
+
+
+def _shown(selector: MetricSelector) -> str:
+    labels = " and ".join(f"{name}={pattern}" for name, pattern in selector.labels.items())
+    return f"{selector.metric} with {labels}" if labels else selector.metric
 
 
 def _signal(spec: GateSpec, part: str, selector: MetricSelector, kind: MetricKind) -> CustomSignal:

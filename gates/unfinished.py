@@ -85,6 +85,10 @@ class UnfinishedGate:
             self._read(state["baseline"], look.baseline, "baseline") if self._compares else None
         )
         missing = next((m for m in (canary, baseline) if isinstance(m, Missing)), None)
+        if isinstance(canary, Missing):
+            state = {**state, "canary": _without(state["canary"], look.canary)}
+        if isinstance(baseline, Missing):
+            state = {**state, "baseline": _without(state["baseline"], look.baseline)}
         if isinstance(baseline, _Reading):
             state = {
                 **state,
@@ -96,7 +100,7 @@ class UnfinishedGate:
         if isinstance(canary, _Reading):
             held = self._held(canary)
             state = self._count(state, look, canary, baseline)
-        result = self._result(state, held, missing)
+        result = self._result(state, look, held, missing)
         return settle(state, result), result
 
     def _count(
@@ -167,14 +171,14 @@ class UnfinishedGate:
             found.append(self._piles.standing(state["piles"]))
         return found
 
-    def _result(self, state: State, held: str, missing: Missing | None) -> GateResult:
+    def _result(self, state: State, look: Look, held: str, missing: Missing | None) -> GateResult:
         standings = self._standings(state, held)
         enough = state["sent"] >= (self.spec.min_samples or 1)
         outcome, no_harm = standing.judge(standings, enough=enough, missing=missing)
         return GateResult(
             name=self.spec.name,
             outcome=outcome,
-            reason=self._reason(state, outcome, standings, missing),
+            reason=self._reason(state, look, outcome, standings, missing),
             value=state["oldest"][0],
             baseline=state["oldest"][1] if self._compares else None,
             limit=self.spec.max_seconds,
@@ -192,6 +196,7 @@ class UnfinishedGate:
     def _reason(
         self,
         state: State,
+        look: Look,
         outcome: Outcome,
         standings: list[Standing],
         missing: Missing | None,
@@ -210,7 +215,8 @@ class UnfinishedGate:
         waits = "; ".join(s.waits for s in standings if s.waits)
         if state["sent"] < (self.spec.min_samples or 1):
             waits = f"at least {plural(self.spec.min_samples or 1, 'request')} have to be sent"
-        return f"{claims}; {waits}"
+        unequal = look.unequal_load if self._piles is not None else None
+        return f"{f'unequal load: {unequal}; ' if unequal else ''}{claims}; {waits}"
 
     def _read(self, before: dict[str, Any], arm: ArmWindow | None, who: str) -> _Reading | Missing:
         """The arm's flow in this look, and what is known of its requests' ages after it."""
@@ -261,6 +267,15 @@ def _kept(before: dict[str, Any], arm: ArmWindow) -> dict[str, list[Point]]:
         name for name, why in arm.skipped.items() if not any(word in why for word in _STARTED_OVER)
     }
     return {name: _points(track) for name, track in before.items() if name in there}
+
+
+def _without(before: dict[str, Any], arm: ArmWindow | None) -> dict[str, list[Point]]:
+    """The tracks after a look that could not be read: what ended in it is known of none that has
+    a difference, while those without one are read over the gap later."""
+    if arm is None:
+        return {}
+    read = {delta.instance for delta in arm.deltas}
+    return {name: track for name, track in _kept(before, arm).items() if name not in read}
 
 
 def _lasts_s(arm: ArmWindow, who: str) -> float:

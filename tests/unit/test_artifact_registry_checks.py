@@ -42,6 +42,22 @@ def test_a_fault_is_located(
     assert place in places(tmp_path, *(edits if "9000" in new else edits[:1]))
 
 
+def test_a_gate_of_its_own_is_checked_where_it_stands(tmp_path: Path) -> None:
+    counted = "numerator: {metric: a_total}, denominator: {metric: b_total}"
+    for new, where in (
+        (f"{{name: mine, {counted}, max_ratio: 1%}}", None),
+        (f"{{name: mine, {counted}, max: 0}}", "gates[1].max"),
+        ("{name: mine, numerator: {metric: a b}, max_ratio: 1%}", "gates[1].numerator.metric"),
+        ("{name: mine, numerator: {metrics: a}, max_ratio: 1%}", "gates[1].numerator.metrics"),
+        ("{name: mine, histogram: {metric: a_seconds}, max_seconds: 1s}", "gates[1].histogram"),
+        (f"{{name: mine, {counted}, max_ratio: 1%, quantile: p98}}", "gates[1].quantile"),
+    ):
+        found = places(tmp_path, ("{name: oom, max: 0}", new))
+        assert [w for _, _, w in found if w == where] == ([] if where is None else [where]), found
+        assert all(line == 33 and column > 4 for line, column, _ in found)
+        assert bool(found) is (where is not None)
+
+
 def test_mistakes_of_every_kind_are_named_together(tmp_path: Path) -> None:
     found = places(
         tmp_path,

@@ -50,3 +50,48 @@ def test_capacity_that_is_not_told_is_unknown(labels: dict[str, str]) -> None:
     assert "unknown" in result.reason
     assert capacity(arm(FULL_CACHE), canary_limits=None).outcome is Outcome.INCONCLUSIVE
     assert capacity(arm(FULL_CACHE, {})).outcome is Outcome.INCONCLUSIVE
+
+
+# ---------------------------------------------------------- saturation
+
+
+def driven(ok: int, missed: int, looks: int, canary: ArmWindow | None = None) -> GateResult:
+    limits = {"canary_limits": LIMITS, "baseline_limits": LIMITS}
+    gate = spec("max_concurrency", max_regression="5%")
+    held = arm(FULL_CACHE) if canary is None else canary
+    return judge(gate, looks, held, arm(FULL_CACHE), saturation=(ok, missed), **limits)[1]
+
+
+def test_a_canary_that_misses_its_objective_when_it_is_driven_fails() -> None:
+    result = driven(95, 5, 20)
+    assert result.outcome is Outcome.FAILED
+    assert "driven at 95 at once, 5 % of" in result.reason
+    assert "missed their objective; at most 1 % may" in result.reason
+
+
+def test_driving_it_long_enough_confirms_what_it_holds() -> None:
+    early = driven(50, 0, 2)
+    assert early.outcome is Outcome.INCONCLUSIVE
+    assert early.needed is not None
+    assert not early.no_harm
+    assert driven(50, 0, 10).outcome is Outcome.PASSED
+
+
+def test_what_the_cache_cannot_hold_needs_no_driving() -> None:
+    small = arm(cache(num_gpu_blocks="20480", block_size="16"))
+    result = driven(100, 0, 10, small)
+    assert result.outcome is Outcome.FAILED
+    assert "driven" not in result.reason
+
+
+def test_what_runs_shows_what_is_held_only_while_others_wait() -> None:
+    def flowing(waiting: float) -> dict[AnySignal, Value]:
+        return {
+            **FULL_CACHE,
+            Signal.RUNNING: Series({(): 97.0}),
+            Signal.WAITING: Series({(): waiting}),
+        }
+
+    assert "seen to hold" not in capacity(arm(flowing(0))).reason
+    full = capacity(arm(flowing(3), flowing(0)))
+    assert "it was seen to hold 97 while others waited" in full.reason

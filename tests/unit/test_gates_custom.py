@@ -44,8 +44,8 @@ def test_a_ratio_is_judged_like_errors() -> None:
     _, failed = judge(RATIO, 20, arm(counted(8, 40)))
     assert failed.outcome is Outcome.FAILED
     assert (
-        "20 % of 40 counts of http_requests_total are in vllm:num_preemptions_total; at most 2 % "
-        "may" in failed.reason
+        "20 % of 40 counts of http_requests_total with status=2.. are in "
+        "vllm:num_preemptions_total; at most 2 % may" in failed.reason
     )
     assert judge(RATIO, 20, arm(counted(0, 40)))[1].outcome is Outcome.PASSED
     compared = RATIO.model_copy(update={"max_ratio": None, "max_regression": 0.5})

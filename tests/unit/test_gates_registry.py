@@ -25,6 +25,14 @@ def test_good_gates_have_no_mistakes() -> None:
         spec("engine_exit"),
         spec("progress", max_seconds="10s"),
         spec("max_concurrency", max_regression="5%"),
+        spec("dispatched_vs_finished", max_seconds="60s", max_regression="100%"),
+        spec("step_time", max_regression="10%"),
+        spec("graph_hit", min_ratio="99%"),
+        spec("beyond_grid", max_ratio="5%"),
+        spec("padding_ratio", max_ratio="130%", max_regression="20%"),
+        spec("graph_memory", max_bytes="512MiB"),
+        spec("ready_time", max_seconds="2m"),
+        spec("attestation"),
     )
 
 
@@ -46,6 +54,12 @@ def test_good_gates_have_no_mistakes() -> None:
         (spec("ttft_p99", max_regression="10%", beta="50%"), "beta", "less than 50 %"),
         (spec("max_concurrency", max_regression="100%"), "max_regression", "less than 100 %"),
         (spec("ttft_p99", max_seconds="0s"), "max_seconds", "expected more"),
+        (spec("graph_hit", max_ratio="1%"), "max_ratio", "it takes min_ratio"),
+        (spec("graph_hit", min_ratio="100%"), "min_ratio", "less than 100 %"),
+        (spec("padding_ratio", max_ratio="20%"), "max_ratio", "expected more than 100 %"),
+        (spec("attestation", max=0), "max", "it takes none"),
+        (spec("step_time", max_regression="0%"), "max_regression", "no two runs"),
+        (spec("graph_memory"), "name", "needs max_bytes or max_regression"),
     ],
 )
 def test_each_mistake_is_named_with_its_field(wrong: GateSpec, field: str, says: str) -> None:

@@ -1,0 +1,80 @@
+"""What an artifact declares and an instance told, in the words of the gates."""
+
+from datetime import UTC, datetime, timedelta
+
+from canaryctl.controller.declared import declared, start_facts
+from canaryctl.controller.model import Instance, InstanceState
+from canaryctl.gates.base import StartFacts
+from canaryctl.runtimes.engines.base import Stage
+from canaryctl.runtimes.spec import RuntimeSpec
+
+T0 = datetime(2026, 11, 29, tzinfo=UTC)
+
+
+def runtime(**sections: object) -> RuntimeSpec:
+    given = {"engine": {"name": "vllm", "version": "0.25.1"}, "model": {"id": "m"}, **sections}
+    return RuntimeSpec.model_validate(given)
+
+
+def test_all_that_an_artifact_may_declare() -> None:
+    full = runtime(
+        engine={"name": "vllm", "version": "0.25.1", "torch": "2.11.0"},
+        cuda={"toolkit": "13.0", "driver": ">=580.65"},
+        gpu={"model": "H200"},
+        model={"id": "m", "revision": "c1899de"},
+        attention_backend="FLASH_ATTN",
+        graph={"mode": "FULL", "capture_sizes": [1, 2]},
+    )
+    assert declared(full, (1, 2)) == {
+        "engine_version": "0.25.1",
+        "torch_version": "2.11.0",
+        "cuda_version": "13.0",
+        "driver_version": ">=580.65",
+        "gpu_model": "H200",
+        "model_revision": "c1899de",
+        "attention_backend": "FLASH_ATTN",
+        "graph_mode": "FULL",
+        "graph_sizes": "1,2",
+    }
+
+
+def test_what_is_left_open_is_left_out_and_of_no_gpu_nothing_is_asked() -> None:
+    eager = runtime(gpu={"count": 0, "model": "H200"}, graph={"mode": "NONE"})
+    assert declared(eager, ()) == {
+        "engine_version": "0.25.1",
+        "graph_mode": "NONE",
+        "graph_sizes": "none",
+    }
+
+
+def instance(**changes: object) -> Instance:
+    given = {
+        "id": "i0",
+        "service": "chat",
+        "pool": "r1",
+        "digest": "d",
+        "created_at": T0,
+        "port": 1,
+    }
+    return Instance(**{**given, "state": InstanceState.READY, **changes})  # type: ignore[arg-type]
+
+
+def test_what_log_and_stages_tell_of_a_start() -> None:
+    seen = {
+        Stage.STARTED: T0,
+        Stage.CAPTURED: T0 + timedelta(seconds=40),
+        Stage.WARMED: T0 + timedelta(seconds=42),
+        Stage.READY: T0 + timedelta(seconds=42.5),
+    }
+    facts = {
+        "stage_seconds": {"load": 1.5, "capture": 3.0, "init": 30.0},
+        "graph_bytes": 532676608,
+        "weights_bytes": None,
+    }
+    assert start_facts(instance(stages=seen, facts=facts)) == StartFacts(
+        {"load": 1.5, "capture": 3.0, "warmup": 2.0, "ready": 42.5}, {"graphs": 532676608}
+    )
+
+
+def test_what_was_not_told_is_absent() -> None:
+    assert start_facts(instance(stages={Stage.STARTED: T0})) == StartFacts({}, {})

@@ -75,7 +75,8 @@ PROBE_REFS: Mapping[Signal, MetricRef] = {
     Signal.SHAPES: _probe("step_shape", MetricKind.HISTOGRAM_SET),
     Signal.STEP_TIME: _probe("step_time_seconds", MetricKind.HISTOGRAM_SET),
     Signal.GRID: _probe("grid_info", MetricKind.INFO),
-    Signal.STARTUP: _probe("startup_seconds", MetricKind.GAUGE_SET),
+    # Of several engines each has times of its own, which are not to be added up.
+    Signal.STARTUP: MetricRef("canaryctl_startup_seconds", MetricKind.GAUGE_SET),
     Signal.MEMORY: _probe("memory_bytes", MetricKind.GAUGE_SET),
     Signal.ATTESTATION: _probe("attestation_info", MetricKind.INFO),
 }

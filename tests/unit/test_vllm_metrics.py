@@ -6,7 +6,7 @@ import pytest
 
 from canaryctl.common.errors import InputError
 from canaryctl.common.metrics import MetricKind, Signal
-from canaryctl.gates.samples import Histogram, Missing, Series
+from canaryctl.gates.samples import Histogram, HistogramSet, Missing, Series
 from canaryctl.gates.sources.exposition import read_page
 from canaryctl.runtimes.engines.vllm import VllmEngine
 from canaryctl.runtimes.engines.vllm_metrics import NEWEST, OLDEST, native
@@ -43,6 +43,25 @@ def test_the_engine_and_the_probe_counted_the_same_requests() -> None:
         assert a.count == b.count > 0
         assert a.sum == pytest.approx(b.sum)
         assert len(a.buckets) > 4 * len(b.buckets)
+
+
+def test_replicas_behind_one_server_are_added_up_but_for_their_start() -> None:
+    both = PAGE + PAGE.replace('engine="0"', 'engine="1"')
+    one, two = (read_page(p, VllmEngine().metrics("0.32.0")).values for p in (PAGE, both))
+    for signal in (Signal.TOKENS_ACTUAL, Signal.MEMORY):
+        a, b = one[signal], two[signal]
+        assert isinstance(a, Series)
+        assert isinstance(b, Series)
+        assert b.total == 2 * a.total > 0
+    start, starts = one[Signal.STARTUP], two[Signal.STARTUP]
+    assert isinstance(start, Series)
+    assert isinstance(starts, Series)
+    assert set(starts.values.values()) == set(start.values.values())
+    assert len(starts.values) == 2 * len(start.values)
+    shapes = two[Signal.SHAPES]
+    assert isinstance(shapes, HistogramSet)
+    kinds = {dict(labels)["kind"] for labels in shapes.histograms}
+    assert kinds == {"scheduled_tokens", "decode_sequences", "mixed_tokens", "prefill_tokens"}
 
 
 def test_native_names_need_no_probe() -> None:

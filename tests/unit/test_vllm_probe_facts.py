@@ -221,6 +221,16 @@ def test_an_older_release_says_its_cache_in_blocks() -> None:
 
 
 @pytest.mark.usefixtures("nvml", "torch")
+def test_memory_of_replicas_is_unknown_and_their_gpu_is_not() -> None:
+    parallel = config().parallel_config
+    parallel.data_parallel_size = 2
+    found = facts(config(parallel_config=parallel))
+    assert found.memory_bytes == {}
+    assert "data parallelism" in found.unknown["memory_gpu_total"]
+    assert found.attested["gpu_model"] == "NVIDIA H200"
+
+
+@pytest.mark.usefixtures("nvml", "torch")
 def test_what_only_some_engines_tell_is_taken_where_it_is_told() -> None:
     cache, compilation = config().cache_config, config().compilation_config
     cache.kv_cache_memory_bytes, compilation.compilation_time = 7 * GIB, 21.5

@@ -117,8 +117,8 @@ def _memory(config: Any, gpus: Gpus | None) -> dict[str, Callable[[], int]]:
         "kv_cache": lambda: _told(config.cache_config.kv_cache_memory_bytes, IN_THE_LOG),
         "gpu_used_before_capture": _only_in_the_log,
         # Asked for when the engine core is ready, so graphs are captured. Of all processes there.
-        "gpu_used_after_capture": lambda: _seen(gpus).used_bytes,
-        "gpu_total": lambda: _seen(gpus).total_bytes,
+        "gpu_used_after_capture": lambda: _own(config, gpus).used_bytes,
+        "gpu_total": lambda: _own(config, gpus).total_bytes,
     }
 
 
@@ -136,6 +136,13 @@ def _seen(gpus: Gpus | None) -> Gpus:
     if gpus is None:
         raise UnknownError("the GPUs cannot be asked: see gpus")
     return gpus
+
+
+def _own(config: Any, gpus: Gpus | None) -> Gpus:
+    """Those of one engine. Replicas behind one API server have others each, of the same model."""
+    if config.parallel_config.data_parallel_size != 1:
+        raise UnknownError("with data parallelism nobody here knows which GPUs are whose")
+    return _seen(gpus)
 
 
 def _torch() -> Any:

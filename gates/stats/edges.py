@@ -4,7 +4,7 @@ The edges come from the baseline's data strictly before the look that they judge
 they may move from look to look without touching the guarantee. With K(e) = observations > e:
 
     i      = the largest edge whose exceedance share is still ≥ 1−p
-    j_fail = the smallest edge ≥ (1+r)·e_i      j_pass = the largest edge ≤ (1+m)·e_i
+    j_fail = the smallest edge ≥ (1+r)·e_i      j_pass = the largest edge ≤ (1+m)·e_i, m rounded
 
 and what is tested is P(C > e_j) ≤ P(B > e_i): the statement about the quantile at the
 resolution of the edges. Edges are compared with a relative tolerance, because engines print
@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from operator import add
 
 TOLERANCE = 1e-6
+WHOLE_PERCENT = 0.005
+"""Margins are written as whole per cents: 33 % means the edge at 1.331, not the one before it."""
 TRAILING_S = 1800.0
 _CHUNK_S = 300.0
 LEARN_EXCEEDANCES = 3
@@ -51,7 +53,7 @@ def choose(
         return None
     low = edges[i]
     j_fail = bisect_left(edges, (1 + r) * low * (1 - TOLERANCE), i + 1)
-    j_pass = bisect_right(edges, (1 + m) * low * (1 + TOLERANCE), i, finite) - 1
+    j_pass = bisect_right(edges, (1 + m + WHOLE_PERCENT) * low, i, finite) - 1
     if j_fail >= finite:
         return Question(i, None, j_pass, None)
     effective = edges[j_fail] / low - 1

@@ -176,6 +176,16 @@ def test_rounded_edges_keep_the_tolerance() -> None:
         assert rounded[question.j_pass] / rounded[question.i] == pytest.approx(1.331, abs=1e-4)
 
 
+@pytest.mark.parametrize(("m", "edge"), [(0.21, 1.21), (0.33, 1.331), (0.46, 1.4641), (0.3, 1.269)])
+def test_a_margin_in_whole_per_cents_finds_its_edge(m: float, edge: float) -> None:
+    grid = [*ALIGNED, math.inf]
+    counts = [0] * 191
+    counts[60], counts[80] = 985, 15
+    question = edges.choose(grid, _shifted(counts, 50), p=0.99, r=0.1, m=m)
+    assert question is not None
+    assert grid[question.j_pass] / grid[question.i] == pytest.approx(edge, rel=1e-3)
+
+
 def _shifted(counts: list[int], by: int) -> list[int]:
     return _cumulative(counts[60 - by :] + [0] * (60 - by))
 

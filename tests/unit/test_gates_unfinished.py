@@ -268,6 +268,15 @@ def test_a_track_stays_short(looks_made: int) -> None:
     assert (min(p.least for p in points) == 1) == (looks_made > 700)
 
 
+def test_a_moment_without_any_is_remembered_after_its_point_is_left_out() -> None:
+    points: list[Point] = []
+    for k in range(300):
+        there = 0 if k == 41 else 5
+        points = in_flight.remember(points, Point(float(k), there, 0, there), 1e9)
+    assert 41.0 not in [p.at for p in points]
+    assert 150 < in_flight.oldest(points).age_s <= 299 - 41
+
+
 def test_without_points_nothing_is_known() -> None:
     assert in_flight.oldest([]) == (0.0, 0.0)
     assert in_flight.most_older([], 1.0) is None

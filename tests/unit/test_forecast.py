@@ -69,6 +69,28 @@ def test_evidence_begins_at_the_step_that_compares_like_with_like() -> None:
     assert found.refusals == ()
 
 
+def test_evidence_adds_up_over_steps_that_compare() -> None:
+    once = planned(TTFT, steps=[{"weight": 50, "bake": "20s"}])
+    twice = planned(TTFT, steps=[{"weight": 50, "bake": "20s"}, {"weight": 50, "bake": "20s"}])
+    at_once, later = (gate(forecast_release(rel, SERVED), "ttft_p90") for rel in (once, twice))
+    assert later.sure is not None
+    assert later.sure.step == 1
+    assert seconds(later) == pytest.approx(seconds(at_once))
+
+
+def test_a_canary_that_grows_takes_the_time_of_a_start() -> None:
+    steps = [{"weight": 25, "bake": "10s"}, {"weight": 50, "bake": "20s"}]
+    shape = {"steps": steps, "baseline": "fresh", "detectable": "100%"}
+    alike = make_document(rollout=shape, gates=[TTFT], replicas=4)
+    rel = release(Phase.PENDING, document=alike, previous_replicas=4)
+    slow, quick = (
+        forecast_release(rel, replace(SERVED, startup_s=startup)) for startup in (40.0, None)
+    )
+    assert [step.grows_s for step in slow.steps] == [0.0, 40.0]
+    assert seconds(gate(slow, "ttft_p90")) == pytest.approx(seconds(gate(quick, "ttft_p90")) + 40)
+    assert slow.steps_s == quick.steps_s + 40
+
+
 def test_counts_gather_evidence_at_every_step() -> None:
     errors = {"name": "error_rate", "max_ratio": "2%"}
     found = gate(forecast_release(planned(errors), SERVED), "error_rate")

@@ -129,12 +129,13 @@ def samples(need: Need | None) -> float:
     ("asked", "known"),
     [
         (spec("ttft_p90", max_regression="21%"), context()),
+        (spec("ttft_p99", max_regression="10%"), context(detectable=0.3)),
         (spec("ttft_p99", max_regression="10%"), context(detectable=0.5, history=history(1.0))),
-        (spec("ttft_p95", max_regression="21%"), context(history=history(4.0))),
+        (spec("ttft_p95", max_regression="21%"), context(history=history(1.3))),
         (spec("ttft", max_regression="10%"), context(detectable=0.5, history=history(1.0))),
         (spec("error_rate", max_regression="50%"), context(detectable=9.0)),
     ],
-    ids=["blocks", "independent", "blocks-by-history", "mixed", "errors"],
+    ids=["blocks", "rare", "independent", "blocks-by-history", "mixed", "errors"],
 )
 def test_a_bad_canary_fails_about_when_it_was_said(asked: GateSpec, known: GateContext) -> None:
     said = samples(forecast(asked, known).needs[Target.FAIL_50])

@@ -20,7 +20,7 @@ from sqlalchemy import event
 
 from canaryctl.controller.artifact.digest import digest_of
 from canaryctl.controller.artifact.loader import LoadedArtifact
-from canaryctl.controller.artifact.schema import Baseline
+from canaryctl.controller.artifact.schema import ArtifactDocument, Baseline
 from canaryctl.controller.catalog import Catalog
 from canaryctl.controller.errors import FinalReleaseError
 from canaryctl.controller.judge import Judge
@@ -75,6 +75,7 @@ class ControllerMachine(RuleBasedStateMachine):
         self.routes = Routes(self.effects, on_apply=self.check_table)
         self.looks = Looks(self.engines)
         self.gates = Gates()
+        self.loads = NoLoads()
         self.preflight: tuple[str, ...] = ()
         self.asked_to_promote: set[str] = set()
         self.failed_early: set[str] = set()
@@ -107,7 +108,7 @@ class ControllerMachine(RuleBasedStateMachine):
                 self.store, catalog, self.engines, self.routes, lambda *_: claim, "127.0.0.1"
             ),
             router=self.routes,
-            loads=cast("StepLoads", NoLoads()),
+            loads=cast("StepLoads", self.loads),
             preflight=lambda release, view: self.preflight,
             watch=lambda **limits: cast("ProgressWatch", NoWatch(**limits)),
         )
@@ -158,9 +159,11 @@ class ControllerMachine(RuleBasedStateMachine):
     )
     def submit(self, graphs: bool, replicas: int, pause: bool, baseline: Baseline) -> None:
         self.number += 1
-        made = document(
-            self.number, graphs=graphs, replicas=replicas, pause=pause, baseline=baseline
+        self.release_of(
+            document(self.number, graphs=graphs, replicas=replicas, pause=pause, baseline=baseline)
         )
+
+    def release_of(self, made: ArtifactDocument) -> None:
         loaded = LoadedArtifact(made, digest_of(made.runtime), "", Path())
         Submitter(self.store, engine, self.engines.free_port).release(
             loaded, actor="ann", now=self.clock.now()

@@ -10,7 +10,7 @@ from canaryctl.controller.model import InstanceState, Release, Verb
 from canaryctl.controller.states import FINAL, Phase
 from canaryctl.gates.outcome import Outcome
 from tests.property.test_controller_machine import ControllerMachine
-from tests.support.world import SERVICE
+from tests.support.world import SERVICE, document
 
 BEFORE_STEPS = (Phase.PENDING, Phase.PREFLIGHT, Phase.DEPLOYING, Phase.WARMING)
 IN_STEPS = (Phase.PROGRESSING, Phase.PAUSED)
@@ -168,6 +168,28 @@ def test_where_stable_dies_its_artifact_serves_on_and_is_handed_back(world: Worl
     world.all_becomes_quiet()
     assert world.store.release(release.id).phase is Phase.ROLLED_BACK
     assert world.store.service(SERVICE).stable_pool == world.stable.stable_pool
+
+
+def test_the_controllers_own_load_is_for_the_two_arms_while_both_are_whole(world: World) -> None:
+    world.ask(Verb.ABORT)
+    world.all_becomes_quiet()
+    world.gates.counted = 100  # fewer than the step asks for: it goes on
+    made = document(9, graphs=False, replicas=2, pause=False, baseline="fresh", loaded=True)
+    world.release_of(made)
+    release = world.until(Phase.PROGRESSING)
+    world.ticks_pass(3)
+    [canary] = world.store.instances(pool=release.pool)
+    [fresh] = world.store.instances(pool=release.fresh_pool)
+    assert world.loads.asked == (f"http://{canary.id}", f"http://{fresh.id}")
+    assert world.routes.table.weights[release.previous_pool or ""] == 100
+    world.engines.die(fresh.id)
+    world.tick()
+    assert not world.loads.asked
+    world.clock.sleep(1)
+    world.ticks_pass(12)
+    assert len(world.loads.asked) == 2
+    assert f"http://{fresh.id}" not in world.loads.asked
+    world.gates.counted = 500
 
 
 @pytest.mark.parametrize("effects", [2, 5, 9, 14, 20])

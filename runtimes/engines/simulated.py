@@ -109,6 +109,9 @@ class SimulatedEngine:
     def health_path(self) -> str:
         return "/health"
 
+    def metrics_path(self) -> str:
+        return "/metrics"
+
     def model_name(self, spec: RuntimeSpec) -> str:
         return served_name(spec.model.id)
 

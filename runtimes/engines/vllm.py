@@ -92,6 +92,9 @@ class VllmEngine:
     def health_path(self) -> str:
         return "/health"
 
+    def metrics_path(self) -> str:
+        return "/metrics"
+
     def model_name(self, spec: RuntimeSpec) -> str:
         """``args: {served-model-name: …}``, of several the first; else the model's id."""
         served = spec.engine.args.get("served-model-name", spec.model.id)

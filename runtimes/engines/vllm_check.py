@@ -1,9 +1,9 @@
 """Faults of a runtime spec that vLLM would refuse, or worse, change with only a log line."""
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from canaryctl.common.errors import InputError
+from canaryctl.runtimes.engines.checks import listed, program_faults, warmup_faults
 from canaryctl.runtimes.engines.grid import decode_sizes, resolve_sizes
 from canaryctl.runtimes.engines.vllm_args import refused
 from canaryctl.runtimes.engines.vllm_version import require_supported
@@ -24,21 +24,6 @@ def _version(spec: RuntimeSpec) -> Iterable[str]:
         yield f"engine.version: {error}"
 
 
-def _program(spec: RuntimeSpec) -> Iterable[str]:
-    engine = spec.engine
-    ways = {"command": engine.command, "venv": engine.venv, "image": engine.image}
-    given = [name for name, way in ways.items() if way]
-    if len(given) != 1:
-        found = " and ".join(given) or "none"
-        yield f"engine: found {found}, expected exactly one of command, venv and image"
-    # An engine runs in a directory of its own, where a relative path means something else.
-    if engine.venv is not None and not Path(engine.venv).is_absolute():
-        yield f"engine.venv: found {engine.venv!r}, expected an absolute path"
-    for name, path in (("id", spec.model.id), ("tokenizer", spec.model.tokenizer)):
-        if path is not None and path.startswith(("./", "../", "~")):
-            yield f"model.{name}: found {path!r}, expected a hub name or an absolute path"
-
-
 def _arguments(spec: RuntimeSpec) -> Iterable[str]:
     yield from refused(spec.engine.args)
     if _MULTIPROCESS_METRICS in spec.engine.env:
@@ -56,22 +41,6 @@ def _limits(spec: RuntimeSpec) -> Iterable[str]:
             f" max_num_seqs {limits.max_num_seqs}, which vLLM refuses; raise the one or lower"
             " the other"
         )
-    plan = spec.warmup_plan
-    for name, buckets, limit_name, limit in (
-        ("decode_buckets", plan.decode_buckets, "max_num_seqs", limits.max_num_seqs),
-        (
-            "mixed_token_buckets",
-            plan.mixed_token_buckets,
-            "max_num_batched_tokens",
-            limits.max_num_batched_tokens,
-        ),
-    ):
-        beyond = [size for size in buckets if size > limit]
-        if beyond:
-            yield (
-                f"warmup_plan.{name}: {_list(beyond)} can never run, limits.{limit_name} is"
-                f" {limit}; leave them out or raise it"
-            )
 
 
 def _grid(spec: RuntimeSpec) -> Iterable[str]:
@@ -88,7 +57,7 @@ def _grid(spec: RuntimeSpec) -> Iterable[str]:
     beyond = [size for size in sizes if size > limits.max_num_batched_tokens]
     if beyond:
         yield (
-            f"graph.capture_sizes: {_list(beyond)} exceed limits.max_num_batched_tokens"
+            f"graph.capture_sizes: {listed(beyond)} exceed limits.max_num_batched_tokens"
             f" {limits.max_num_batched_tokens}; vLLM drops them with only a log line. Leave them"
             " out or raise the limit"
         )
@@ -104,7 +73,7 @@ def _grid(spec: RuntimeSpec) -> Iterable[str]:
         if list(resolved) != within:
             yield (
                 f"graph.capture_sizes: with {speculative_tokens} speculative tokens vLLM rounds"
-                f" {_list(within)} to {_list(resolved)} with only a log line; write multiples of"
+                f" {listed(within)} to {listed(resolved)} with only a log line; write multiples of"
                 f" {speculative_tokens + 1}"
             )
     if spec.graph.mode is GraphMode.FULL_DECODE_ONLY:
@@ -112,7 +81,7 @@ def _grid(spec: RuntimeSpec) -> Iterable[str]:
         never = [size for size in within if size not in decode_sizes(within, most)]
         if never:
             yield (
-                f"graph.capture_sizes: {_list(never)} are never captured with FULL_DECODE_ONLY, a"
+                f"graph.capture_sizes: {listed(never)} are never captured with FULL_DECODE_ONLY, a"
                 f" decode step has at most {most} tokens (limits.max_num_seqs); leave them out"
             )
 
@@ -151,15 +120,12 @@ def _adapters(spec: RuntimeSpec) -> Iterable[str]:
             yield f"model.lora: found {module!r}, expected NAME=PATH"
 
 
-def _list(sizes: Iterable[int]) -> str:
-    return ", ".join(map(str, sizes))
-
-
 _CHECKS: tuple[Callable[[RuntimeSpec], Iterable[str]], ...] = (
     _version,
-    _program,
+    program_faults,
     _arguments,
     _limits,
+    warmup_faults,
     _grid,
     _devices,
     _adapters,

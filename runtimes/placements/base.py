@@ -63,7 +63,10 @@ class Placement(Protocol):
     name: str
 
     def ensure(self, request: InstanceRequest) -> Handle:
-        """Start the instance unless it runs; find it again after a crash of the controller."""
+        """Start the instance unless it runs; find it again after a crash of the controller.
+
+        ``launch.files`` are there before it starts, and ``launch.argv_with`` names their folder.
+        """
 
     def status(self, instance: str, digest: str, handle: Handle | None) -> Status:
         """Look, and change nothing."""

@@ -1,8 +1,9 @@
 """Engines as detached processes of this machine.
 
-Below ``state_dir/instances/<instance>/`` lie the engine's log and what a controller that knows
-nothing must learn: that the instance was started, and since when it is asked to end. Whether
-it runs is never read from a file, only from the system.
+Below ``state_dir/instances/<instance>/`` lie the engine's log, the files that it is started
+with (``launch/``) and what a controller that knows nothing must learn: that the instance was
+started, and since when it is asked to end. Whether it runs is never read from a file, only from
+the system.
 """
 
 import dataclasses
@@ -179,11 +180,14 @@ class ProcessPlacement:
             )
 
     def _start(self, request: InstanceRequest, files: "_Files", stage: Stage) -> Handle:
+        for name, text in request.launch.files.items():
+            stage.write(files.launch / name, text)
+        argv = request.launch.argv_with(str(files.launch))
         try:
             # `python -m` imports from where it starts first: nothing must lie in the way.
             with self._guard, stage.entering(files.directory) as way:
                 process = self._processes.start(
-                    request.launch.argv,
+                    argv,
                     markers=_markers(request.instance, request.digest),
                     env={**_environment(request), _PORT_VARIABLE: str(request.port)},
                     log_path=files.log,
@@ -212,6 +216,7 @@ class _Files:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.log = directory / "engine.log"
+        self.launch = directory.absolute() / "launch"  # what the engine is started with
         self._started = directory / "started.json"
         self._stop_asked = directory / "stop-asked"
         # No instance's name has a dot first.

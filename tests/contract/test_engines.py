@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from canaryctl.common.errors import InputError, UnknownNameError
 from canaryctl.common.metrics import MetricKind, MetricRef, Signal
-from canaryctl.runtimes.engines.base import Engine, Launch, LogFacts, Stage
+from canaryctl.runtimes.engines.base import FILES, Engine, Launch, LogFacts, Stage
 from canaryctl.runtimes.engines.registry import ENGINES, engine
 from canaryctl.runtimes.spec import (
     EngineSpec,
@@ -19,7 +19,43 @@ from canaryctl.runtimes.spec import (
     WarmupPlan,
 )
 
-VERSION = "0.25.1"
+VERSIONS = {"simulated": "0.25.1", "vllm": "0.25.1", "trtllm": "1.2.0"}
+# What an engine cannot tell is unknown, never zero: docs/engines.md.
+EVERY_ENGINE_TELLS = {Signal.TTFT, Signal.TPOT, Signal.E2E, Signal.REQUESTS}
+TOLD_BY_THE_PROBE = {
+    Signal.ITL,
+    Signal.PREFILL,
+    Signal.ERRORS,
+    Signal.STEPS,
+    Signal.TOKENS_ACTUAL,
+    Signal.TOKENS_PADDED,
+    Signal.SHAPES,
+    Signal.STEP_TIME,
+    Signal.RUNNING,
+    Signal.CACHE_CONFIG,
+    Signal.PREFIX_QUERIES,
+    Signal.PREFIX_HITS,
+    Signal.GRID,
+    Signal.STARTUP,
+    Signal.MEMORY,
+    Signal.ATTESTATION,
+}
+VLLM_START = (
+    "Model loading took 1.12 GiB memory and 3.5 seconds",
+    "torch.compile takes 12.5 s in total",
+    "GPU KV cache size: 1,000,000 tokens",
+    "Graph capturing finished in 5 secs, took 0.50 GiB",
+)
+STARTS = {
+    "simulated": VLLM_START,
+    "vllm": VLLM_START,
+    "trtllm": (
+        "[TRT-LLM] [I] Use 1.12 GB for model weights.",
+        "Model init total -- 3.50s",
+        "[TRT-LLM] [I] Creating CUDA graph instances for 11 batch sizes.",
+        "INFO:     Application startup complete.",
+    ),
+}
 KINDS = {
     Signal.TTFT: MetricKind.HISTOGRAM,
     Signal.TPOT: MetricKind.HISTOGRAM,
@@ -53,7 +89,7 @@ def spec(name: str, *, graph: GraphSpec | None = None, **engine_fields: object) 
     way = {} if name == "simulated" else {"venv": "/opt/engine"}
     return RuntimeSpec(
         engine=EngineSpec.model_validate(
-            {"name": name, "version": VERSION, **way, **engine_fields}
+            {"name": name, "version": VERSIONS[name], **way, **engine_fields}
         ),
         model=ModelSpec(id="Qwen/Qwen3-0.6B", revision="abc123"),
         gpu=GpuSpec(count=1),
@@ -125,7 +161,16 @@ def test_what_changes_the_runtime_changes_the_launch(adapter: Engine) -> None:
         of.model_copy(update={"model": ModelSpec(id="Qwen/Qwen3-0.6B", revision="def456")}),
         of.model_copy(update={"gpu": GpuSpec(memory_fraction=0.5)}),
     ]
-    assert len({launched(adapter, each).argv for each in changed}) == len(changed)
+    launches = [launched(adapter, each) for each in changed]
+    assert len({(launch.argv, *launch.files.items()) for launch in launches}) == len(changed)
+
+
+def test_argv_names_every_file_that_it_is_started_with(adapter: Engine) -> None:
+    launch = launched(adapter, spec(adapter.name))
+    words = launch.argv_with("/state/files")
+    assert not any(FILES in word for word in words)
+    for name in launch.files:
+        assert any(word.endswith(f"/state/files/{name}") for word in words)
 
 
 def test_the_environment_of_the_artifact_reaches_the_engine(adapter: Engine) -> None:
@@ -160,7 +205,7 @@ def test_the_resolved_grid_is_what_was_asked_or_a_default(adapter: Engine) -> No
 
 
 def test_metrics_name_signals_each_of_its_kind(adapter: Engine) -> None:
-    metrics = adapter.metrics(VERSION)
+    metrics = adapter.metrics(VERSIONS[adapter.name])
     assert metrics
     assert set(metrics) <= set(Signal)
     for signal, reference in metrics.items():
@@ -172,39 +217,23 @@ def test_metrics_name_signals_each_of_its_kind(adapter: Engine) -> None:
 
 
 def test_the_signals_of_the_gates_can_be_had(adapter: Engine) -> None:
-    assert {
-        Signal.TTFT,
-        Signal.TPOT,
-        Signal.ITL,
-        Signal.E2E,
-        Signal.PREFILL,
-        Signal.REQUESTS,
-        Signal.ERRORS,
-        Signal.STEPS,
-        Signal.TOKENS_ACTUAL,
-        Signal.TOKENS_PADDED,
-        Signal.SHAPES,
-        Signal.STEP_TIME,
-        Signal.RUNNING,
-        Signal.CACHE_CONFIG,
-        Signal.PREFIX_QUERIES,
-        Signal.PREFIX_HITS,
-        Signal.GRID,
-        Signal.STARTUP,
-        Signal.MEMORY,
-        Signal.ATTESTATION,
-    } <= set(adapter.metrics(VERSION))
+    told = set(adapter.metrics(VERSIONS[adapter.name]))
+    assert told >= EVERY_ENGINE_TELLS
+    if adapter.name == "trtllm":  # no metric of it tells of graphs, and none may be made up
+        assert not told & TOLD_BY_THE_PROBE
+    else:
+        assert told >= TOLD_BY_THE_PROBE
 
 
 def test_an_empty_log_says_nothing(adapter: Engine) -> None:
-    assert adapter.read_log([], VERSION) == LogFacts()
+    assert adapter.read_log([], VERSIONS[adapter.name]) == LogFacts()
 
 
 _GARBAGE = ["", "\x00\ufffd" * 50, "x" * 100_000, "Model loading took x GiB", '{"json": [1}', "%s"]
 
 
 def test_garbage_in_a_log_says_nothing_of_stages_or_sizes(adapter: Engine) -> None:
-    facts = adapter.read_log(_GARBAGE, VERSION)
+    facts = adapter.read_log(_GARBAGE, VERSIONS[adapter.name])
     assert not set(facts.stages) - {Stage.STARTED}
     assert facts.weights_bytes is None
     assert facts.kv_cache_tokens is None
@@ -215,19 +244,14 @@ def test_garbage_in_a_log_says_nothing_of_stages_or_sizes(adapter: Engine) -> No
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(lines=st.lists(st.text()))
 def test_no_log_is_too_strange_to_read(adapter: Engine, lines: list[str]) -> None:
-    assert isinstance(adapter.read_log(lines, VERSION), LogFacts)
+    assert isinstance(adapter.read_log(lines, VERSIONS[adapter.name]), LogFacts)
 
 
 def test_facts_only_grow_with_the_log(adapter: Engine) -> None:
-    lines = [
-        "Model loading took 1.12 GiB memory and 3.5 seconds",
-        "torch.compile takes 12.5 s in total",
-        "GPU KV cache size: 1,000,000 tokens",
-        "Graph capturing finished in 5 secs, took 0.50 GiB",
-    ]
+    lines, version = STARTS[adapter.name], VERSIONS[adapter.name]
     seen: list[tuple[Stage, ...]] = []
     for count in range(len(lines) + 1):
-        facts = adapter.read_log(lines[:count], VERSION)
+        facts = adapter.read_log(lines[:count], version)
         assert not seen or facts.stages[: len(seen[-1])] == seen[-1]
         seen.append(facts.stages)
     assert set(seen[-1]) >= {Stage.LOADED, Stage.COMPILED, Stage.CAPTURED}
@@ -235,6 +259,7 @@ def test_facts_only_grow_with_the_log(adapter: Engine) -> None:
 
 def test_health_and_model_name(adapter: Engine) -> None:
     assert adapter.health_path().startswith("/")
+    assert adapter.metrics_path().startswith("/")
     name = adapter.model_name(spec(adapter.name))
     assert "Qwen/Qwen3-0.6B" in name
     assert adapter.simulated == ("simulated" in name), "a simulated engine says so"

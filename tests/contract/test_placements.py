@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from canaryctl.common.errors import InputError, UnknownNameError
-from canaryctl.runtimes.engines.base import Launch
+from canaryctl.runtimes.engines.base import FILES, Launch
 from canaryctl.runtimes.placements.base import Handle, InstanceRequest, Liveness, Placement
 from canaryctl.runtimes.placements.registry import PLACEMENTS, placement
 
@@ -98,6 +98,33 @@ def test_it_runs_what_was_asked_where_base_url_says(place: Placement) -> None:
     assert place.status("one", DIGEST, handle).liveness is Liveness.RUNNING
     assert place.log_path("one").read_text() == "listening\n"
     assert handle.log_path == str(place.log_path("one"))
+
+
+def test_files_are_there_before_it_starts_and_argv_says_where(place: Placement) -> None:
+    code = "import pathlib, sys; print(*(pathlib.Path(word).read_text() for word in sys.argv[1:]))"
+    launch = Launch(
+        argv=(sys.executable, "-c", code, f"{FILES}/a.yaml", f"{FILES}/started.json"),
+        files={"a.yaml": "one: 1", "started.json": "the engine's own"},
+    )
+    request = dataclasses.replace(request_for(place), launch=launch)
+    handle = place.ensure(request)
+    wait_for(lambda: place.status("one", DIGEST, handle).liveness is Liveness.EXITED)
+    assert place.log_path("one").read_text() == "one: 1 the engine's own\n"
+    assert place.ensure(request) == handle, "what is known of the instance is not written over"
+
+
+def test_argv_stays_as_it_is_where_there_are_no_files(place: Placement) -> None:
+    code = "import sys; print(sys.argv[1])"
+    launch = Launch(argv=(sys.executable, "-c", code, f"{FILES}/x"))
+    handle = place.ensure(dataclasses.replace(request_for(place), launch=launch))
+    wait_for(lambda: place.status("one", DIGEST, handle).liveness is Liveness.EXITED)
+    assert place.log_path("one").read_text() == f"{FILES}/x\n"
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b.yaml", "/etc/x.yaml", ".hidden", "lock"])
+def test_a_file_that_leaves_its_folder_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="file name"):
+        Launch(argv=("x",), files={name: ""})
 
 
 def test_a_handle_survives_json(place: Placement) -> None:

@@ -39,6 +39,10 @@ def address(handle: Handle) -> str:
     return f"http://127.0.0.1:{handle.port}"
 
 
+def default_page(digest: str) -> str:
+    return "/metrics"
+
+
 @dataclass
 class World:
     store: Store
@@ -81,7 +85,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         fence = store.acquire("service:chat", "test", 3600, T0)
         assert fence is not None
         path = targets_path(tmp_path)
-        yield World(store, fence, made, TargetsFile(path, store, address), path)
+        yield World(store, fence, made, TargetsFile(path, store, address, default_page), path)
 
 
 def test_it_lists_what_listens_or_will(world: World) -> None:
@@ -95,6 +99,18 @@ def test_it_lists_what_listens_or_will(world: World) -> None:
         "127.0.0.1:3": instance_labels(ready, world.release, None),
     }
     assert world.targets("more")["127.0.0.1:3"]["role"] == "canary"
+
+
+def test_a_page_that_is_elsewhere_is_said(world: World) -> None:
+    def elsewhere(digest: str) -> str:
+        assert digest == world.release.digest
+        return "/prometheus/metrics"
+
+    ready = world.add("ready", 3, InstanceState.READY)
+    world.file = TargetsFile(world.path, world.store, address, elsewhere)
+    labels = world.targets()["127.0.0.1:3"]
+    assert labels.pop("__metrics_path__") == "/prometheus/metrics"
+    assert labels == instance_labels(ready, world.release, None)
 
 
 def test_it_is_made_anew_when_something_is_seen_and_now_and_then(world: World) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from canaryctl.common.errors import UnknownNameError
+from canaryctl.common.metrics import AnySignal
 from canaryctl.common.units import format_ratio
 from canaryctl.gates import (
     attestation,
@@ -40,6 +41,9 @@ class Family:
         """Whether its exposure is that of the release's ``detectable``."""
         return self.spends_alpha and not self.has_own_exposure
 
+
+# What a gate reads is the same in each.
+_ANY_RELEASE = GateContext(gates_total=1, detectable=1.0, interval_s=1.0, canary_share=0.5)
 
 Mistake = tuple[int, str, str]
 """(index of the gate in the list, its field, message); the field is ``name`` for the gate as a
@@ -88,6 +92,13 @@ def known_names() -> tuple[str, ...]:
 def build(spec: GateSpec, context: GateContext) -> Gate:
     """The gate; UnknownNameError for a name that is none. Check the specs first."""
     return _family(spec).make(spec, context)
+
+
+def needs(spec: GateSpec) -> frozenset[AnySignal]:
+    """The signals that the gate reads, whatever the release; none of a gate with mistakes."""
+    if check([spec]):
+        return frozenset()
+    return build(spec, _ANY_RELEASE).needs()
 
 
 def spends_alpha(spec: GateSpec) -> bool:

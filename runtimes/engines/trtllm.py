@@ -24,14 +24,13 @@ from canaryctl.runtimes.engines.trtllm_grid import (
 from canaryctl.runtimes.engines.trtllm_log import read_trtllm_log
 from canaryctl.runtimes.engines.trtllm_version import (
     CONFIG_OPTION_SINCE,
+    SERVED_NAME,
     release,
     require_supported,
 )
 from canaryctl.runtimes.spec import GraphMode, GraphSpec, RuntimeSpec
 
 CONFIG = "trtllm.yaml"
-
-_SERVED_NAME = "served_model_name"
 
 
 class TrtllmEngine:
@@ -88,7 +87,7 @@ class TrtllmEngine:
 
     def model_name(self, spec: RuntimeSpec) -> str:
         """``args: {served_model_name: …}``, else the model's id; of a folder, its last part."""
-        served = spec.engine.args.get(_SERVED_NAME)
+        served = spec.engine.args.get(SERVED_NAME)
         if served is not None:
             return str(served)
         model = spec.model.id

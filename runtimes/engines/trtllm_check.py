@@ -6,7 +6,11 @@ from canaryctl.common.errors import InputError
 from canaryctl.runtimes.engines.checks import listed, program_faults, warmup_faults
 from canaryctl.runtimes.engines.trtllm_args import refused
 from canaryctl.runtimes.engines.trtllm_grid import DECODE_MODES, batch_sizes
-from canaryctl.runtimes.engines.trtllm_version import require_supported
+from canaryctl.runtimes.engines.trtllm_version import (
+    SERVED_NAME,
+    SERVED_NAME_SINCE,
+    require_supported,
+)
 from canaryctl.runtimes.spec import GraphMode, RuntimeSpec
 
 _SHARED_METRICS = "PROMETHEUS_MULTIPROC_DIR"
@@ -19,9 +23,13 @@ def faults(spec: RuntimeSpec) -> tuple[str, ...]:
 
 def _version(spec: RuntimeSpec) -> Iterable[str]:
     try:
-        require_supported(spec.engine.version)
+        version = require_supported(spec.engine.version)
     except InputError as error:
         yield f"engine.version: {error}"
+        return
+    if SERVED_NAME in spec.engine.args and version < SERVED_NAME_SINCE:
+        since = ".".join(map(str, SERVED_NAME_SINCE))
+        yield f"engine.args.{SERVED_NAME} is an option from {since} on; leave it out"
 
 
 def _arguments(spec: RuntimeSpec) -> Iterable[str]:

@@ -36,8 +36,7 @@ _UP = re.compile(r"Application startup complete|Uvicorn running on")
 
 _OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED"
-    r"|(?<!\w)MemoryError\b|Insufficient memory",
-    re.IGNORECASE,
+    r"|(?<!\w)MemoryError\b"
 )
 _FATAL = re.compile(
     r"Failed to initialize executor|Executor worker returned error|Fatal error"
@@ -115,12 +114,12 @@ class _Reader:
         if level in ("DEBUG", "INFO"):
             self._in_traceback = False
             return
-        if _OUT_OF_MEMORY.search(line):
-            _keep(self._out_of_memory, line)
-        if level == "WARNING":
-            if _DOWNGRADE.search(line):
+        if level == "WARNING":  # warm-up and tuning go on where a size does not fit
+            if _DOWNGRADE.search(line) or _OUT_OF_MEMORY.search(line):
                 _keep(self._warnings, line)
             return
+        if _OUT_OF_MEMORY.search(line):
+            _keep(self._out_of_memory, line)
         if _FATAL.search(line):
             _keep(self._fatal, line)
         if line.startswith(_TRACEBACK):  # with a level before it, it was caught and logged

@@ -10,6 +10,8 @@ SUPPORTED = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
 
 # The option for the YAML file was --extra_llm_api_options alone, and stays as its other name.
 CONFIG_OPTION_SINCE = (1, 2)
+SERVED_NAME = "served_model_name"
+SERVED_NAME_SINCE = (1, 3)
 
 _RELEASE = re.compile(r"(\d+)\.(\d+)(?:\.\d+)*(?:[.+-]?[A-Za-z0-9.+]*)?")
 

@@ -86,3 +86,21 @@ def test_one_fault_is_named_once(tmp_path: Path) -> None:
         ("mode: FULL_AND_PIECEWISE", "mode: NONE"),
     )
     assert [where for _, _, where in found] == ["runtime.graph.capture_sizes"]
+
+
+def test_a_gate_that_its_engine_can_tell_nothing_for_is_refused(tmp_path: Path) -> None:
+    source = Path(__file__).parents[2] / "examples" / "trtllm" / "h200.yaml"
+    file = tmp_path / "artifact.yaml"
+    file.write_text(source.read_text())
+    assert inspect_artifact(file, document_checks()).mistakes == ()
+    file.write_text(
+        source.read_text().replace(
+            "gates:\n",
+            "gates:\n  - {name: graph_fallback, max_ratio: 1%}\n"
+            "  - {name: max_concurrency, max_regression: 5%}\n",
+        )
+    )
+    found = [(m.where, m.message) for m in inspect_artifact(file, document_checks()).mistakes]
+    assert [where for where, _ in found] == ["gates[0].name", "gates[1].name"]
+    assert "graph_fallback reads steps, which no metric of trtllm 1.2.0 tells" in found[0][1]
+    assert "leave the gate out" in found[1][1]

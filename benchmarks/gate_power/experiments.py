@@ -10,8 +10,7 @@ from benchmarks.gate_power.queues import Q60, QUEUES, Queue
 EQUAL, AT_TOLERANCE, AT_MARGIN = "equal", "+10 %", "+33 %"
 LATE = "+100 % after 30 min"
 IID, IID_OWN, TOKENS = "iid", "iid, own history", "tokens"
-ALIGNED_MARGINS = {"21 %": 0.21, "33.1 %": 0.331, "46.41 %": 0.4641}
-"""Margins that are an even number of edges (1.1^(k/2) − 1), so that no edge is lost to them."""
+MARGINS = {"21 %": 0.21, "33 %": 0.33, "46 %": 0.46}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +61,9 @@ def _independent(size: Size, seed: int) -> Campaign:
             *(replace(each, judged=size.judged) for each in compared),
             case(LATE, Slowdown(2.0, from_look=LOOKS // 2), size.power),
             case(AT_MARGIN, Slowdown(1.33), size.errors),
-            case("at the margin of 33.1 %", Slowdown(1.331), size.errors, margin=0.331),
             *(
                 case(f"equal, margin {name}", NONE, size.power, margin)
-                for name, margin in ALIGNED_MARGINS.items()
+                for name, margin in MARGINS.items()
             ),
         ),
         seed,

@@ -17,6 +17,7 @@ FAIL_GRID, PASS_GRID = np.array(lr.FAIL_GRID), np.array(lr.PASS_GRID)
 BETS = np.array(block.BETS)
 TOLERANCE, LEARN, TRAILING_S = edges.TOLERANCE, edges.LEARN_EXCEEDANCES, edges.TRAILING_S
 CHUNK_S = edges._CHUNK_S
+WHOLE_PERCENT = edges.WHOLE_PERCENT
 STARTS, SPACING_S = mixture.STARTS, mixture.START_SPACING_S
 COMPENSATED = sys.version_info >= (3, 12)  # the built-in sum of floats, since then
 
@@ -101,7 +102,7 @@ def _question(grid, past, p, r, m):  # type: ignore[no-untyped-def]
     if i < 0:
         return -1, -1, -1
     j_fail = _first_at_least(grid, (1 + r) * grid[i] * (1 - TOLERANCE), i + 1, grid.size)
-    j_pass = _first_above(grid, (1 + m) * grid[i] * (1 + TOLERANCE), i, finite) - 1
+    j_pass = _first_above(grid, (1 + m + WHOLE_PERCENT) * grid[i], i, finite) - 1
     return (-1 if j_fail >= finite else i), j_fail, j_pass
 
 

@@ -3,37 +3,37 @@
 import math
 from collections.abc import Iterator
 
-import numpy as np
-
-from benchmarks.gate_power.experiments import ALIGNED_MARGINS
+from benchmarks.gate_power.experiments import MARGINS
 from benchmarks.gate_power.forms import ALPHA, BETA, TOLERANCE
 from benchmarks.gate_power.independent import LATENCY, below
 from benchmarks.gate_power.ruler import REQUESTS
 from canaryctl.gates.history import QUANTILES
-from canaryctl.gates.stats import planner
+from canaryctl.gates.stats import edges, planner
 
 SHARE = 0.1
+MANY = 10**9  # observations, so that rounding to whole ones does not show
 
 
 def plans() -> Iterator[tuple[str, str, bool, float]]:
     """(what, case, whether it is a pass, canary requests that half of the releases take)."""
-    late = math.log(2)
+    failing = -math.log(ALPHA) + planner.MIXING + math.log(2)  # half of E is for late starts
     for name, factor in (("+50 %", 1.5), ("+100 %", 2.0)):
-        climb = -math.log(ALPHA) + planner.MIXING + late
-        yield f"fail, {name}", name, False, _requests((1 + TOLERANCE) / factor, climb)
-    for name, margin in ALIGNED_MARGINS.items():
-        climb = -math.log(BETA) + planner.MIXING
-        yield f"pass, margin {name}", f"equal, margin {name}", True, _requests(1 + margin, climb)
+        yield f"fail, {name}", name, False, _requests(MARGINS["33 %"], factor, failing)
+    passing = -math.log(BETA) + planner.MIXING
+    for name, margin in MARGINS.items():
+        yield f"pass, margin {name}", f"equal, margin {name}", True, _requests(margin, 1.0, passing)
 
 
-def _requests(stretch: float, climb: float) -> float:
-    """For a canary that exceeds ``stretch`` times the baseline's edge as often as the baseline
-    would: the edge at or below the p99, the rates those of the world."""
-    edges = REQUESTS.fine_edges()
-    above = np.array([1 - below(LATENCY, float(edge)) for edge in edges])
-    low = float(edges[np.flatnonzero(above >= 1 - QUANTILES["p99"])[-1]])
-    s = 1 - below(LATENCY, low)
-    rho = (1 - below(LATENCY, low * stretch)) / s
+def _requests(margin: float, factor: float, climb: float) -> float:
+    """At the edges that the gate asks at; a canary slower by ``factor`` fails, an equal passes."""
+    grid = [*map(float, REQUESTS.fine_edges()), math.inf]
+    cumulative = [round(MANY * below(LATENCY, edge)) for edge in grid[:-1]] + [MANY]
+    asked = edges.choose(grid, cumulative, p=QUANTILES["p99"], r=TOLERANCE, m=margin)
+    assert asked is not None
+    assert asked.j_fail is not None
+    edge = grid[asked.j_fail if factor > 1 else asked.j_pass]
+    s = 1 - below(LATENCY, grid[asked.i])
+    rho = (1 - below(LATENCY, edge / factor)) / s
     found = planner.requests_needed(rho=rho, share=SHARE, s=s, climb=climb, z=planner.Z50)
     assert found is not None
     return found

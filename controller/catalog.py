@@ -1,15 +1,21 @@
 """Artifacts and their engine adapters, by digest. Both never change, so both are remembered."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from canaryctl.controller.artifact.digest import digest_of
 from canaryctl.controller.model import Artifact
-from canaryctl.controller.store import Store
 from canaryctl.runtimes.engines.base import Engine
 
 
+class Artifacts(Protocol):
+    """Where artifacts are looked up: the store."""
+
+    def artifact(self, ref: str, /) -> Artifact: ...
+
+
 class Catalog:
-    def __init__(self, store: Store, engine: Callable[[str], Engine]) -> None:
+    def __init__(self, store: Artifacts, engine: Callable[[str], Engine]) -> None:
         self._store, self._engine = store, engine
         self._artifacts: dict[str, Artifact] = {}
         self._engines: dict[str, Engine] = {}

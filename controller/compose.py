@@ -1,11 +1,15 @@
 """The composition root: the one place that names concrete adapters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
 from canaryctl.common.clock import Clock, SystemClock
+from canaryctl.common.errors import InputError
+from canaryctl.controller.artifact.schema import ArtifactDocument
+from canaryctl.controller.baseline.engines import StageEngines
 from canaryctl.controller.catalog import Catalog
 from canaryctl.controller.discovery import TargetsFile, judged_labels, targets_path
 from canaryctl.controller.judge import Judge
@@ -22,9 +26,11 @@ from canaryctl.controller.service import ServiceController, stage_deadlines
 from canaryctl.controller.settings import Settings
 from canaryctl.controller.sources import Sources
 from canaryctl.controller.store import Store, open_store
+from canaryctl.controller.store.gpus import Occupant
 from canaryctl.controller.submit import Submitter
 from canaryctl.controller.survey import Surveyor
 from canaryctl.controller.view import InstanceView, View
+from canaryctl.gates.sources.registry import build as build_source
 from canaryctl.runtimes.engines.base import Engine
 from canaryctl.runtimes.engines.registry import DISTRIBUTIONS, engine
 from canaryctl.runtimes.machine import (
@@ -42,6 +48,9 @@ from canaryctl.runtimes.spec import RuntimeSpec
 
 WORKERS = 16
 """Threads that wait for engines: each look at an instance waits at most half a second."""
+
+RUN_SCRAPE_TIMEOUT_S = 10.0
+"""Between the runs of a baseline nobody waits for a look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +164,50 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
     submitter = Submitter(store, engine, router_port, surveyor.survey)
     recorder = Recorder(store, catalog, sources.scrape, page, executor)
     return App(settings, clock, store, submitter, route, recorder, leased, close)
+
+
+@contextmanager
+def stage_engines(app: App, document: ArtifactDocument) -> Iterator[StageEngines]:
+    """Engines of a baseline run of ``document``, beside whatever the services run. What their
+    machine or installation lacks is an InputError before any is started."""
+    settings, adapter = app.settings, engine(document.runtime.engine.name)
+    names = DISTRIBUTIONS.get(adapter.name, ())
+    launch = adapter.launch(document.runtime, host=settings.host, port=0)
+    found = preflight(
+        document.runtime,
+        adapter,
+        _machine(adapter, settings),
+        inspect_installation(launch, (*names, "torch")),
+        distributions=names,
+    )
+    if not found.ok:
+        raise InputError("\n".join(found.faults))
+
+    def occupants() -> tuple[Occupant, ...]:
+        states = {i.id: i.state for i in app.store.instances(live_only=True)}
+        return tuple(
+            Occupant(lease, states[lease.instance])
+            for lease in app.store.leased_gpus()
+            if lease.instance in states
+        )
+
+    source = build_source("scrape", timeout_s=RUN_SCRAPE_TIMEOUT_S)
+    with (
+        ThreadPoolExecutor(WORKERS, thread_name_prefix="look") as executor,
+        StageEngines(
+            document,
+            adapter,
+            placement=placement("process", settings.state_dir),
+            source=source,
+            executor=executor,
+            clock=app.clock,
+            host=settings.host,
+            state_dir=settings.state_dir,
+            claim=_claims(settings),
+            occupants=occupants,
+        ) as engines,
+    ):
+        yield engines
 
 
 def _rung_faults(release: Release, view: View) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ def show(reference: str, as_json: bool) -> None:
 
     REF is a digest or the beginning of one, NAME@VERSION, or NAME for its latest version.
     """
-    found = _find(reference)
+    found = find(reference)
     runtime = _visible(found.runtime.as_document())
     if as_json:
         emit_json({**found.about(), "runtime": runtime})
@@ -81,7 +81,7 @@ def diff(before: str, after: str, as_json: bool) -> None:
     """
     from canaryctl.controller.artifact.diff import diff_runtimes
 
-    a, b = _find(before), _find(after)
+    a, b = find(before), find(after)
     changes = diff_runtimes(a.runtime, b.runtime)
     if as_json:
         listed = [_change_json(change) for change in changes]
@@ -106,7 +106,7 @@ def list_(service: str | None, as_json: bool) -> None:
     from canaryctl.controller.artifact.digest import short
 
     with closing(_store()) as store:
-        stored = [_Found.of(artifact) for artifact in store.artifacts(service)]
+        stored = [Found.of(artifact) for artifact in store.artifacts(service)]
     if as_json:
         emit_json({"artifacts": [one.about() for one in stored]})
         return
@@ -122,7 +122,7 @@ def list_(service: str | None, as_json: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class Found:
     """An artifact of a file (no ``created_at``) or of the store."""
 
     name: str
@@ -134,7 +134,7 @@ class _Found:
     eager_of: str | None = None
 
     @classmethod
-    def of(cls, stored: "Artifact") -> "_Found":
+    def of(cls, stored: "Artifact") -> "Found":
         return cls(
             name=stored.name,
             version=stored.version,
@@ -156,15 +156,15 @@ class _Found:
         }
 
 
-def _find(reference: str) -> _Found:
+def find(reference: str) -> Found:
     if not _means_a_file(reference):
         with closing(_store()) as store:
-            return _Found.of(store.artifact(reference))
+            return Found.of(store.artifact(reference))
     from canaryctl.controller.artifact.loader import load_artifact
     from canaryctl.controller.cli.checks import document_checks
 
     loaded = load_artifact(Path(reference), document_checks())
-    return _Found(
+    return Found(
         name=loaded.document.name,
         version=loaded.document.version,
         service=loaded.document.service,

@@ -6,7 +6,7 @@ import json
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,24 +30,28 @@ async def run_load(
     duration_s: float | None = None,
     requests: int | None = None,
     model: str | None = None,
+    planned: Iterable[PlannedRequest] | None = None,
     stop: asyncio.Event | None = None,
     on_outcome: Callable[[Outcome], None] | None = None,
 ) -> LoadReport:
     """Load every target with the same requests at the same times.
 
     ``targets``: base URLs. ``duration_s`` and ``requests`` (per target) override the profile's
-    own; one of them is needed. After the last request all open ones are awaited; after ``stop``
-    only for two seconds. Failing requests are counted, and never raise.
+    own; one of them is needed. ``planned``: requests to send instead of the profile's, which then
+    says how alone. After the last request all open ones are awaited; after ``stop`` only for two
+    seconds. Failing requests are counted, and never raise.
     """
-    duration_s = profile.duration if duration_s is None else duration_s
-    requests = profile.requests if requests is None else requests
-    if duration_s is None and requests is None:
-        raise InputError("load needs an end: a duration (for) or a number of requests")
+    if planned is None:
+        duration_s = profile.duration if duration_s is None else duration_s
+        requests = profile.requests if requests is None else requests
+        if duration_s is None and requests is None:
+            raise InputError("load needs an end: a duration (for) or a number of requests")
+        planned = planned_requests(profile, duration_s=duration_s, requests=requests)
     if not targets or len(set(targets)) != len(targets):
         raise InputError(f"load needs targets, each named once; found {list(targets)}")
     async with async_client(profile.timeout) as http:
         run = _Run(http, targets, profile, model, on_outcome or (lambda _: None))
-        return await run.execute(stop or asyncio.Event(), duration_s=duration_s, requests=requests)
+        return await run.execute(stop or asyncio.Event(), planned)
 
 
 class _Run:
@@ -71,13 +75,11 @@ class _Run:
         self._tasks: set[asyncio.Task[None]] = set()
         self._errors: list[BaseException] = []
 
-    async def execute(
-        self, stop: asyncio.Event, *, duration_s: float | None, requests: int | None
-    ) -> LoadReport:
+    async def execute(self, stop: asyncio.Event, requests: Iterable[PlannedRequest]) -> LoadReport:
         await _warm_client(self._http)
         begun = time.perf_counter()
         stopped = asyncio.create_task(stop.wait())
-        sending = asyncio.create_task(self._send_all(begun, duration_s, requests))
+        sending = asyncio.create_task(self._send_all(begun, requests))
         await asyncio.wait({sending, stopped}, return_when=asyncio.FIRST_COMPLETED)
         while self._tasks and not stop.is_set():
             await asyncio.wait({*self._tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -101,8 +103,8 @@ class _Run:
             unfinished=unfinished,
         )
 
-    async def _send_all(self, begun: float, duration_s: float | None, requests: int | None) -> None:
-        for planned in planned_requests(self._profile, duration_s=duration_s, requests=requests):
+    async def _send_all(self, begun: float, requests: Iterable[PlannedRequest]) -> None:
+        for planned in requests:
             wait_s = begun + planned.at_s - time.perf_counter()
             # Also when late: others must have their turn.
             await asyncio.sleep(max(0.0, wait_s))

@@ -1,0 +1,101 @@
+"""No engine of a baseline run outlives it, however the run ends.
+
+Before an engine starts its name is written to ``STATE_DIR/baselines/running/``. A guard, a
+process of its own, holds the other end of a pipe: when the run ends, also by SIGKILL, it stops
+whatever is still written there. One run at a time: it holds a file's lock, which the kernel
+gives back with the process.
+"""
+
+import fcntl
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from canaryctl.common.errors import ConflictError, TemporaryError
+from canaryctl.controller.artifact.wholefile import replace_file
+from canaryctl.controller.baseline.record import FOLDER
+from canaryctl.runtimes.placements.base import Placement
+from canaryctl.runtimes.placements.registry import placement
+
+STOP_GRACE_S: Final = 5.0
+_STOPS_S: Final = 4 * STOP_GRACE_S
+_GUARD_ENDS_S: Final = 2 * _STOPS_S
+
+
+class Leftovers:
+    """The engines that a run has started, as files. ``placement``: what stops them."""
+
+    def __init__(self, state_dir: Path, place: Placement) -> None:
+        self._folder = state_dir / FOLDER / "running"
+        self._place = place
+
+    def begin(self, instance: str, digest: str) -> None:
+        """To be called before the engine is started."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        replace_file(self._folder / f"{instance}.json", json.dumps({"digest": digest}))
+
+    def end(self, instance: str, digest: str) -> None:
+        """Stop it and wait until nothing of it is left; TemporaryError when it does not end."""
+        until = time.monotonic() + _STOPS_S
+        while not self._place.stop(instance, digest, None, grace_s=STOP_GRACE_S):
+            if time.monotonic() > until:
+                raise TemporaryError(f"the engine {instance} does not end; try again")
+            time.sleep(0.1)
+        (self._folder / f"{instance}.json").unlink(missing_ok=True)
+
+    def sweep(self) -> tuple[str, ...]:
+        """Stop everything that is written down; the names."""
+        found = sorted(self._folder.glob("*.json"))
+        for path in found:
+            self.end(path.stem, json.loads(path.read_text("utf-8"))["digest"])
+        return tuple(path.stem for path in found)
+
+
+@contextmanager
+def only_run(state_dir: Path) -> Iterator[None]:
+    """ConflictError while another baseline run of this state directory goes on."""
+    folder = state_dir / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConflictError(
+                "another baseline run goes on here, and two would disturb each other; wait for it"
+            ) from None
+        yield
+
+
+@contextmanager
+def guarded(state_dir: Path) -> Iterator[None]:
+    """A guard runs meanwhile. Of a run that ends in good order it finds nothing to stop."""
+    guard = subprocess.Popen(
+        [sys.executable, "-m", __name__, str(state_dir)],
+        stdin=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is not meant for it
+    )
+    try:
+        yield
+    finally:
+        if guard.stdin is not None:
+            guard.stdin.close()
+
+
+def main(state_dir: Path) -> None:
+    """Wait for the end of standard input, then stop what was left."""
+    while sys.stdin.buffer.read(1024):
+        continue
+    try:
+        with only_run(state_dir):
+            Leftovers(state_dir, placement("process", state_dir)).sweep()
+    except ConflictError:
+        return  # a run that begins sweeps by itself
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

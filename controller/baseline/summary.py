@@ -1,0 +1,77 @@
+"""The figures of a stage over its repeats. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from canaryctl.controller.baseline.figures import LATENCIES, Run, Spread, spread
+from canaryctl.controller.baseline.record import StageRecord
+
+GIB: Final = 2**30
+QUANTILES: Final = ("p50", "p95", "p99")
+GRAPH_SHARES: Final = ("coverage", "hit", "full", "fallback", "beyond", "padding")
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Over the repeats of a stage; None: one of them does not know it.
+
+    ``latency``: "ttft p99" and the like, seconds. ``graphs``: shares by name. Per GiB: of what
+    the engine's process took of the GPU after capture, or of weights, graphs and KV cache where
+    the engine says no more.
+    """
+
+    latency: Mapping[str, Spread | None]
+    graphs: Mapping[str, Spread | None]
+    tokens_per_s: Spread | None
+    failed: int
+    saturated: bool
+    memory_gib: float | None
+    tokens_per_s_per_gib: float | None
+    concurrency_per_gib: float | None
+
+
+def summary_of(stage: StageRecord) -> Summary:
+    rate = spread(run.tokens_per_s for run in stage.runs)
+    memory = memory_gib(stage)
+    held = stage.start.max_concurrency if stage.start is not None else None
+    return Summary(
+        latency={
+            f"{name} {at}": spread(_quantile(run, name, at) for run in stage.runs)
+            for name in LATENCIES
+            for at in QUANTILES
+        },
+        graphs={name: spread(_graph(run, name) for run in stage.runs) for name in GRAPH_SHARES},
+        tokens_per_s=rate,
+        failed=sum(run.failed for run in stage.runs),
+        saturated=any(run.saturated for run in stage.runs),
+        memory_gib=memory,
+        tokens_per_s_per_gib=_per(None if rate is None else rate.median, memory),
+        concurrency_per_gib=_per(held, memory),
+    )
+
+
+def memory_gib(stage: StageRecord) -> float | None:
+    """What the engine takes of the GPU, in GiB."""
+    said = stage.start.memory_bytes if stage.start is not None else {}
+    if "gpu_used_after_capture" in said:
+        return said["gpu_used_after_capture"] / GIB
+    parts = [said.get(kind) for kind in ("weights", "graphs", "kv_cache")]
+    if stage.mode == "NONE" and parts[1] is None:
+        parts[1] = 0.0  # there are none
+    return None if None in parts else sum(filter(None, parts)) / GIB
+
+
+def _per(value: float | None, memory: float | None) -> float | None:
+    return None if value is None or not memory else value / memory
+
+
+def _quantile(run: Run, name: str, at: str) -> float | None:
+    found = run.latency.get(name)
+    value: float | None = None if found is None else getattr(found, at)
+    return value
+
+
+def _graph(run: Run, name: str) -> float | None:
+    value: float | None = None if run.graphs is None else getattr(run.graphs, name)
+    return value

@@ -3,10 +3,11 @@
     python -m benchmarks.h200_graphs --out OUT        on a host with an H200 and vLLM 0.25.1
     python -m benchmarks.h200_graphs --simulated      the rehearsal, with simulated engines
 
-Eager, PIECEWISE, the default grid and nine sizes up to 48 get the same requests in turns; then the
-default grid with the probe is measured beside the same without it, interleaved. All engines are up
-at once and share the GPU by memory fraction; they are started one after the other, since each
-sizes its KV cache by what it finds free. Eight minutes at most: what no time is left for is said.
+Eager, PIECEWISE, the default grid and nine sizes up to 48 get the same requests in turns. From the
+shapes of those steps `grid plan` finds a grid, which is started and gets them too. Then the default
+grid with the probe is measured beside the same without it, interleaved. All engines are up at once
+and share the GPU; each is told the size of its KV cache, so that they can be started side by side.
+Nine minutes at most: what no time is left for is said.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from benchmarks._h200_buckets import (
     summary_table,
 )
 from benchmarks._h200_client import run_cell
+from benchmarks._h200_planned import forecast_table, forecasts, plan, write_counts
 from benchmarks._h200_trace import PHASES, REHEARSAL, make_trace, run_trace
 from canaryctl.common.metrics import Signal
 from canaryctl.gates.samples import Missing, Scrape, Series
@@ -45,8 +47,8 @@ from canaryctl.runtimes.placements.process import ProcessPlacement
 from canaryctl.runtimes.spec import RuntimeSpec
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT_S = 470.0
-START_S, TRACE_S, PAIR_S = 90.0, 40.0, 8.0  # what each may take, to know what still fits
+LIMIT_S = 540.0
+START_S, TRACE_S, PAIR_S = 170.0, 40.0, 8.0  # what each may take, to know what still fits
 STOP_GRACE_S = 5.0
 LEVELS = (1, 8, 40)
 GRIDS: Mapping[str, Mapping[str, Any]] = {
@@ -55,7 +57,9 @@ GRIDS: Mapping[str, Mapping[str, Any]] = {
     "default": {"mode": "FULL_AND_PIECEWISE"},
     "nine": {"mode": "FULL_AND_PIECEWISE", "capture_sizes": artifacts.NINE},
 }
-WITH, BARE = "default", "default, no probe"
+WITH, BARE, PLANNED = "default", "default, no probe", "planned"
+KV_CACHE_BYTES = 4 << 30
+COUNTS = "shapes.csv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,7 @@ class Running:
     digest: str
     url: str
     model: str
+    began: float  # monotonic seconds
 
 
 class Bench:
@@ -89,21 +94,28 @@ class Bench:
         self._base = _simulated() if options.simulated else _gpu(options)
         self._engine = registry.engine(self._base["engine"]["name"])
         self._running: dict[str, Running] = {}
+        self._grids = dict(GRIDS)
         self._run = f"{int(time.time())}"
         self.results: dict[str, Any] = {
             "machine": _machine(self._base),
             "engines": {},
             "overhead": {},
+            "forecast": {},
             "not_run": [],
         }
 
     def run(self) -> int:
         """0 when everything was measured."""
-        for name in (*GRIDS, BARE):
-            self._try(f"start {name}", START_S, lambda name=name: self._start(name))
+        self._try("start the engines", START_S, self._launch_all)
+        for name in tuple(self._running):
+            self._try(f"wait for {name}", 1.0, lambda name=name: self._await(name))
         trace = make_trace(REHEARSAL if self.options.simulated else PHASES)
-        for name in GRIDS:
+        for name in sorted(self.results["engines"], key=lambda name: name != WITH):
             self._try(f"trace on {name}", TRACE_S, lambda name=name: self._trace(name, trace))
+        if WITH in self.results["engines"]:
+            self._try("plan a grid and start it", TRACE_S, self._plan)
+        if PLANNED in self.results["engines"]:
+            self._try(f"trace on {PLANNED}", TRACE_S, lambda: self._trace(PLANNED, trace))
         for number in range(self.options.pairs):
             self._try(f"pair {number + 1}", PAIR_S, lambda number=number: self._pair(number))
         self._save()
@@ -126,40 +138,77 @@ class Bench:
         say(f"{what}: not done: {why}")
         self.results["not_run"].append(f"{what}: {why}")
 
-    def _start(self, name: str) -> None:
+    def _launch_all(self) -> None:
+        for name in (*GRIDS, BARE):
+            self._launch(name)
+
+    def _launch(self, name: str) -> None:
         spec = self._spec(name)
         digest = f"sha256:{sha256(name.encode()).hexdigest()}"
         port = self._placement.free_port()
         launch = self._engine.launch(spec, host="127.0.0.1", port=port)
         if name == BARE:
             launch = without_probe(launch)
-        instance = self._instance(name)
         handle = self._placement.ensure(
-            InstanceRequest(instance, digest, launch, port, gpus=() if self._simulated else (0,))
+            InstanceRequest(
+                self._instance(name), digest, launch, port, gpus=() if self._simulated else (0,)
+            )
         )
         url = self._placement.base_url(handle)
-        self._running[name] = Running(name, spec, digest, url, self._engine.model_name(spec))
-        began = time.monotonic()
-        while not _healthy(url + self._engine.health_path()):
-            status = self._placement.status(instance, digest, handle)
-            if status.liveness is not Liveness.RUNNING or time.monotonic() - began > START_S:
+        model = self._engine.model_name(spec)
+        self._running[name] = Running(name, spec, digest, url, model, time.monotonic())
+
+    def _await(self, name: str) -> None:
+        """Until it is healthy and no longer slow as at first; one that ends is not waited for."""
+        running = self._running[name]
+        instance = self._instance(name)
+        while not _healthy(running.url + self._engine.health_path()):
+            status = self._placement.status(instance, running.digest, None)
+            if (
+                status.liveness is not Liveness.RUNNING
+                or time.monotonic() - running.began > START_S
+            ):
                 del self._running[name]
-                self._stop(instance, digest)
+                self._stop(instance, running.digest)
                 raise RuntimeError(f"it is not ready: {self._log(name)[-600:]}")
             time.sleep(0.25)
+        ready_s = time.monotonic() - running.began
         self._cell(name, 4, 0.5)  # what is slow the first time
         self._cell(name, LEVELS[-1], 0.3)
         if name != BARE:
+            facts = self._engine.read_log(self._log(name).splitlines(), running.spec.engine.version)
             self.results["engines"][name] = {
-                "ready_s": time.monotonic() - began,
+                "ready_s": ready_s,
                 "attested": self._attested(name),
+                "log": {
+                    "graph_bytes": facts.graph_bytes,
+                    "weights_bytes": facts.weights_bytes,
+                    "kv_cache_tokens": facts.kv_cache_tokens,
+                    "stage_seconds": dict(facts.stage_seconds),
+                },
             }
+
+    def _plan(self) -> None:
+        running = self._running[WITH]
+        document = plan(self.options.out / COUNTS, running.spec, artifacts.NINE)
+        self._grids[PLANNED] = {
+            "mode": "FULL_AND_PIECEWISE",
+            "capture_sizes": document["planned"]["sizes"],
+        }
+        nine = ",".join(map(str, artifacts.NINE))
+        self.results["forecast"] = forecasts(document, nine)
+        (self.options.out / "plan.json").write_text(json.dumps(document) + "\n")
+        self._launch(PLANNED)
+        self._await(PLANNED)
 
     def _trace(self, name: str, trace: Any) -> None:
         running = self._running[name]
         before = self._scrape(name)
         answers = run_trace(running.url, running.model, trace)
         after = self._scrape(name)
+        (self.options.out / f"{name}.metrics").write_text(after.raw)
+        if name == WITH:
+            write_counts(self.options.out / COUNTS, before, after)
         good = sum(answer.failure is None for answer in answers)
         self.results["engines"][name] |= {
             "requests": len(answers),
@@ -204,7 +253,7 @@ class Bench:
         return labels
 
     def _spec(self, name: str) -> RuntimeSpec:
-        graph = GRIDS[WITH if name == BARE else name]
+        graph = self._grids[WITH if name == BARE else name]
         return RuntimeSpec.model_validate({**self._base, "graph": graph})
 
     @property
@@ -250,6 +299,12 @@ TPOT p50 of the default grid with the probe and without, measured in pairs one r
 other: the median and (least–most)."""
 
 
+FORECAST = """## The planner's forecast
+
+Predicted / measured: by `canaryctl grid plan` from the shapes of the trace on the default grid with
+the packaged calibration, and by the engine's log and the probe."""
+
+
 def page(results: Mapping[str, Any]) -> str:
     engines = {n: e for n, e in results["engines"].items() if "steps" in e}
     parts = [
@@ -264,6 +319,7 @@ def page(results: Mapping[str, Any]) -> str:
         asked = f"{found['requests']} requests, {found['failed']} of them failed"
         said = f"Mode {mode}; {asked}; ready after {found['ready_s']:.0f} s. Sizes: {sizes}."
         parts += [f"## {name}\n\n{said}", bucket_table(found)]
+    parts += [FORECAST, forecast_table(results["forecast"], engines)]
     parts += [OVERHEAD, overhead_table(results["overhead"])]
     if results["not_run"]:
         parts.append("Not done: " + "; ".join(results["not_run"]) + ".")
@@ -289,14 +345,15 @@ def _gpu(options: Options) -> dict[str, Any]:
     tool = [sys.executable, str(ROOT / "tools" / "random_model.py"), str(model)]
     subprocess.run(tool, check=True)
     site = next(iter(os.environ.get("PYTHONPATH", "").split(os.pathsep)))
-    return artifacts.gpu_engine(
+    engine = artifacts.gpu_engine(
         [sys.executable],
         str(Path(site).absolute()) if site else "",
         model,
         options.work / "vllm-cache",
         fraction=options.fraction,
         warm=[1],
-    ).runtime
+    )
+    return engine.variant(args={"kv-cache-memory-bytes": KV_CACHE_BYTES})
 
 
 def _simulated() -> dict[str, Any]:
@@ -316,7 +373,7 @@ def parse(argv: Sequence[str]) -> Options:
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "out")))
     parser.add_argument("--work", type=Path, default=Path(".h200-graphs"), help="state and caches")
     parser.add_argument("--simulated", action="store_true", help="rehearse without a GPU")
-    parser.add_argument("--fraction", type=float, default=0.16, help="of GPU memory, each of five")
+    parser.add_argument("--fraction", type=float, default=0.14, help="of GPU memory, each of six")
     parser.add_argument("--pairs", type=int, default=8, help="of measurements with and without")
     parser.add_argument("--cell", type=float, default=1.0, help="seconds of one measurement")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for all of it")

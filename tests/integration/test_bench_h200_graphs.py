@@ -18,12 +18,13 @@ def test_four_grids_and_the_cost_are_measured(tmp_path: Path) -> None:
     assert main([*argv, "--pairs", "1", "--cell", "0.1"]) == 0
     results = json.loads((tmp_path / "out" / "h200_graphs.json").read_text())
     totals = {name: found["steps"]["total"] for name, found in results["engines"].items()}
-    assert set(totals) == {"eager", "piecewise", "default", "nine"}
+    assert set(totals) == {"eager", "piecewise", "default", "nine", "planned"}
     assert totals["eager"]["hit"] == 0
     assert totals["default"]["full"] == totals["piecewise"]["piecewise"] == 1
     assert totals["nine"]["beyond"] > 0.02, "60 at once are more than its 48"
     assert totals["nine"]["fallback"] == totals["default"]["beyond"] == 0
     assert {found["failed"] for found in results["engines"].values()} == {0}
+    assert set(results["forecast"]) == {"default", "nine", "planned"}
     assert set(results["overhead"]) == {"1", "8", "40"}
     page = (tmp_path / "out" / "h200_graphs.md").read_text()
     assert "| nine |" in page
@@ -36,7 +37,7 @@ def test_without_time_nothing_is_begun_and_that_is_said(tmp_path: Path) -> None:
     assert main([*argv, "--limit", "5"]) == 1
     results = json.loads((tmp_path / "out" / "h200_graphs.json").read_text())
     assert results["engines"] == {}
-    assert "start eager: it may take 90 s" in results["not_run"][0]
+    assert "start the engines: it may take 170 s" in results["not_run"][0]
 
 
 def test_the_trace_is_the_same_each_time_and_goes_beyond_the_nine_sizes() -> None:

@@ -1,0 +1,94 @@
+"""The grid that `canaryctl grid plan` finds for the trace, and its forecast beside what came."""
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from benchmarks._h200_buckets import UnsaidError
+from canaryctl.common.metrics import Signal
+from canaryctl.gates.deltas import Skipped, delta
+from canaryctl.gates.samples import HistogramSet, Scrape
+from canaryctl.runtimes.spec import RuntimeSpec
+
+MIB = 1 << 20
+
+
+def write_counts(path: Path, before: Scrape, after: Scrape) -> None:
+    """The steps between two scrapes as ``kind,size,count``, what the planner reads."""
+    found = delta(before, after)
+    if isinstance(found, Skipped):
+        raise UnsaidError(f"no difference between the scrapes: {found.reason}")
+    shapes = found.values[Signal.SHAPES]
+    if not isinstance(shapes, HistogramSet):
+        raise UnsaidError("the engine says nothing of the shapes of its steps")
+    path.write_text("\n".join(["kind,size,count", *_rows(shapes)]) + "\n")
+
+
+def _rows(shapes: HistogramSet) -> Iterator[str]:
+    for labels, histogram in shapes.histograms.items():
+        for (_, below), (edge, up_to) in pairwise([(0.0, 0), *histogram.buckets]):
+            if up_to > below and not math.isinf(edge):
+                yield f"{dict(labels)['kind']},{edge:g},{up_to - below}"
+
+
+def plan(counts: Path, spec: RuntimeSpec, against: Sequence[int]) -> dict[str, Any]:
+    """The planner's own document. RuntimeError with its words where it has none."""
+    argv = [sys.executable, "-m", "canaryctl.controller.cli", "grid", "plan", "--json"]
+    argv += ["--counts", str(counts), "--mode", "FULL_AND_PIECEWISE", "--margin", "0%"]
+    argv += ["--max-num-seqs", str(spec.limits.max_num_seqs)]
+    argv += ["--max-num-batched-tokens", str(spec.limits.max_num_batched_tokens)]
+    argv += ["--against", ",".join(map(str, against))]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"grid plan ended with {done.returncode}: {done.stderr[-600:]}")
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def forecasts(document: Mapping[str, Any], nine: str) -> dict[str, Mapping[str, Any]]:
+    """The planner's figures by the benchmark's names of the grids."""
+    compared = document["compared"]
+    return {"default": compared["default"], "nine": compared[nine], "planned": document["planned"]}
+
+
+def forecast_table(
+    forecast: Mapping[str, Mapping[str, Any]], engines: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """Predicted / measured, and how far apart."""
+    rows = [
+        "| grid | sizes | graph memory, MiB | capture, s | mean step of decodes, ms |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, said in forecast.items():
+        found = engines.get(name)
+        if found is None:
+            continue
+        log = found["log"]
+        memory = None if log["graph_bytes"] is None else log["graph_bytes"] / MIB
+        decode_s = _mean_decode_s(found["steps"]["buckets"])
+        rows.append(
+            f"| {name} | {len(said['sizes'])} | {_both(said['graph_mib'], memory)} "
+            f"| {_both(said['capture_s'], log['stage_seconds'].get('capture'))} "
+            f"| {_both(None, None if decode_s is None else decode_s * 1000)} |"
+        )
+    return "\n".join(rows)
+
+
+def _mean_decode_s(buckets: Sequence[Mapping[str, Any]]) -> float | None:
+    timed = [(row["pure"], row["step_s"]) for row in buckets if row["step_s"] and row["pure"]]
+    weight = sum(steps for steps, _ in timed)
+    return sum(steps * seconds for steps, seconds in timed) / weight if weight else None
+
+
+def _both(predicted: float | None, measured: float | None) -> str:
+    if measured is None:
+        return "not said"
+    if predicted is None:
+        return f"{measured:.2f}"
+    apart = f" ({predicted / measured - 1:+.0%})" if measured else ""
+    return f"{predicted:.1f} / {measured:.1f}{apart}"

@@ -78,9 +78,14 @@ def _with_value(text: str, section: str, key: str, value: Value) -> str:
         if inner is not None:
             return text[: _begin(inner)] + written + text[_end(inner) :]
         return _inserted(text, runtime, f"{section}: {written}")
-    found = _child(inner, key)
-    if found is None:
+    at, found = next(((at, old) for at, old in inner.value if at.value == key), (None, None))
+    if at is None or found is None:
         return _inserted(text, inner, f"{key}: {_written(value, None)}")
+    if isinstance(found, yaml.SequenceNode) and not found.flow_style:
+        # A block may be indented as its key is, where what takes its place would be a key itself.
+        colon = text.index(":", at.end_mark.index) + 1
+        comments = text[colon : _begin(found)].rstrip()
+        return f"{text[:colon]} {_written(value, None)}{comments}{text[_end(found) :]}"
     column = inner.value[0][0].start_mark.column if not inner.flow_style else None
     room = None if column is None else (column + 4, found.start_mark.column)
     return text[: _begin(found)] + _written(value, room) + text[_end(found) :]

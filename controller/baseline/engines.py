@@ -203,7 +203,7 @@ class StageEngines:
     def scrape(self, up: Up) -> Scrape:
         """What the engine says of itself now."""
         known = self._adapter.metrics(up.stage.runtime.engine.version)
-        target = Target(up.instance.id, f"{up.url}/metrics", {})
+        target = Target(up.instance.id, up.url + self._adapter.metrics_path(), {})
         at = self._clock.now().timestamp()
         return self._source.read(target, references(SIGNALS, known), at)
 

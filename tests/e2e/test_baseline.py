@@ -101,3 +101,26 @@ def test_nothing_is_left_of_a_run_that_is_killed(tmp_path: Path) -> None:
     eventually("the guard ends them", lambda: cli.left_over() == [], timeout_s=60)
     assert list(started.glob("*.json")) == []
     assert run(cli, file, a_trace(tmp_path), "--repeats", "1", "--stage", "own").code == 0
+
+
+def test_the_checklist_holds_once_all_was_measured(tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "state")
+    file = write(tmp_path, small())
+    before = cli.run("checklist", file, "--json")
+    assert before.code == 1
+    assert before.document["ready"] is False
+    assert [line["name"] for line in before.document["lines"] if line["holds"]] == []
+    counts = tmp_path / "counts.csv"
+    counts.write_text("kind,size,count\ndecode_sequences,1,900\ndecode_sequences,4,100\n")
+    planned = cli.run("grid", "plan", "--counts", counts, "--artifact", file, "--write", file)
+    assert planned.code == 0, planned.err
+    half = cli.run("checklist", file, "--json").document
+    held = {line["name"] for line in half["lines"] if line["holds"]}
+    assert held == {"histogram of traffic at hand", "grid planned from it"}
+    measured = run(cli, file, a_trace(tmp_path), "--repeats", "1")
+    assert measured.code == 0, measured.err
+    assert measured.document["stages"][2]["name"] == "planned"
+    done = cli.run("checklist", file)
+    assert done.code == 0, done.out
+    assert "NO " not in done.out
+    assert cli.run("checklist", file, "--max-age", "1ms").code == 1

@@ -17,6 +17,7 @@ from canaryctl.controller.loads import StepLoads
 from canaryctl.controller.loop import LeasedService, holder_name
 from canaryctl.controller.model import GpuClaim, Instance, Release
 from canaryctl.controller.observe import Observer
+from canaryctl.controller.parity import ParityWatch
 from canaryctl.controller.plan import make_plan
 from canaryctl.controller.reconcile import Reconciler
 from canaryctl.controller.recording import Recorder
@@ -79,10 +80,13 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
     holder = holder_name()
     claims = _claims(settings)
 
-    def page(instance: Instance) -> str:
+    def address(instance: Instance) -> str:
         if instance.handle is None:
             raise AssertionError(f"{instance.id} serves without a handle")
-        return place.base_url(instance.handle) + metrics_path(instance.digest)
+        return place.base_url(instance.handle)
+
+    def page(instance: Instance) -> str:
+        return address(instance) + metrics_path(instance.digest)
 
     def metrics_path(digest: str) -> str:
         return catalog.engine(digest).metrics_path()
@@ -135,7 +139,8 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
 
     def controller(service: str) -> ServiceController:
         observer = Observer(catalog, place, sources.scrape, executor, stage_deadlines(store))
-        judge = Judge(store, sources.of, catalog, metrics_url, judged_labels, executor)
+        parity = ParityWatch(catalog, lambda member: address(member.instance))
+        judge = Judge(store, sources.of, catalog, metrics_url, judged_labels, executor, parity)
         return ServiceController(
             service,
             store=store,

@@ -27,6 +27,7 @@ from canaryctl.controller.model import (
     Release,
     ReleaseKind,
 )
+from canaryctl.controller.parity import ParityWatch, Standing
 from canaryctl.controller.plan import HARD_GATES, Plan
 from canaryctl.controller.states import Phase
 from canaryctl.controller.store import Store
@@ -36,6 +37,7 @@ from canaryctl.gates.deltas import awaited, next_start, readable, window
 from canaryctl.gates.fold import fold
 from canaryctl.gates.history import AaHistory
 from canaryctl.gates.outcome import GateResult, Outcome, Verdict, unseen
+from canaryctl.gates.parity import OUTPUT_PARITY
 from canaryctl.gates.records import state_digest
 from canaryctl.gates.registry import compares_latency, has_fixed_limit, spends_alpha, undecidable
 from canaryctl.gates.samples import ArmWindow, Histogram, HistogramSet, Missing, Scrape, Series
@@ -156,7 +158,10 @@ class Judge:
         metrics_url: Callable[[InstanceView], str],
         labels: Callable[[Instance, Release], Mapping[str, str]],
         executor: Executor,
+        parity: ParityWatch | None = None,
     ) -> None:
+        """``parity``: None: nobody measures it, and the gate stays inconclusive."""
+        self._parity = parity
         self._store, self._source, self._catalog = store, source, catalog
         self._metrics_url, self._labels, self._executor = metrics_url, labels, executor
         self._memory: _Memory | None = None  # of the one active release, as recorded
@@ -192,17 +197,20 @@ class Judge:
         beside = plan.baseline_in(release)
         canary = [m for m in pools.get(release.pool, PoolView()).members if m.serving]
         baseline = [m for m in pools.get(beside, PoolView()).members if m.serving] if beside else []
+        parity = self._measured(memory, release, plan, pools)
         base = Look(
             at=now.timestamp(),
             canary=ArmWindow((), len(canary)),
             baseline=ArmWindow((), len(baseline)) if plan.compares else None,
             canary_events=tuple(events),
             progress_checks=progress_checks,
+            parity=parity.found,
         )
         evidence: tuple[Evidence, ...] = ()
         looked = False
         look = base
-        if canary and self._due(memory, release, now):
+        # The requests that measure parity come before the first window, as those of warm-up do.
+        if canary and not parity.pending and self._due(memory, release, now):
             look, evidence, looked = self._look(memory, base, release, plan, canary, baseline, now)
         records, changes = [], []
         for name, gate in memory.gates.items():
@@ -233,6 +241,13 @@ class Judge:
             looked,
             memory.blind,
         )
+
+    def _measured(
+        self, memory: _Memory, release: Release, plan: Plan, pools: Mapping[str, PoolView]
+    ) -> Standing:
+        if self._parity is None or OUTPUT_PARITY not in memory.gates:
+            return Standing()
+        return self._parity.look(release, plan, pools)
 
     def _remembered(self, release: Release, plan: Plan) -> _Memory:
         """As recorded; read from the store when this judge has recorded nothing yet."""
@@ -309,6 +324,7 @@ class Judge:
             baseline_limits=self._limits(baseline),
             canary_events=base.canary_events,
             progress_checks=base.progress_checks,
+            parity=base.parity,
             declared=self._declared(release),
             start={m.instance.id: start_facts(m.instance) for m in members.values()},
         )

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from canaryctl.common.metrics import AnySignal, Signal
+from canaryctl.common.parity import Parity
 from canaryctl.gates.history import AaHistory
 from canaryctl.gates.outcome import GateResult
-from canaryctl.gates.samples import ArmWindow
+from canaryctl.gates.samples import ArmWindow, Missing
 from canaryctl.gates.spec import GateSpec
 
 State = dict[str, Any]
@@ -57,6 +58,8 @@ class Look:
     ``saturation``: requests since the last look that kept the objective and that missed it, while
     the canary was driven at the concurrency that it has to hold; None: it was not driven.
     ``progress_checks``: generations of one token by the canary that ended in time, so far.
+    ``parity``: how the canary's answers agreed with a reference's before any traffic; None: not
+    measured, and nobody said why.
     """
 
     at: float
@@ -72,6 +75,7 @@ class Look:
     declared: Mapping[str, str] | None = None
     start: Mapping[str, StartFacts] = field(default_factory=dict)
     saturation: tuple[int, int] | None = None
+    parity: Parity | Missing | None = None
 
     def of(self, signal: AnySignal) -> "Look":
         """The look as a gate on ``signal`` takes it: where prompts are part of what is measured,

@@ -8,10 +8,11 @@ Histograms are kept as the observations of each bucket, and their edges once a d
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from canaryctl.common.metrics import CustomSignal, MetricRef, Signal
+from canaryctl.common.parity import Parity
 from canaryctl.gates.base import Event, Look, StartFacts
 from canaryctl.gates.samples import (
     ArmWindow,
@@ -40,6 +41,7 @@ def look_document(look: Look) -> Document:
         "canary_events": [_plain(event) for event in look.canary_events],
         "start": {instance: _plain(facts) for instance, facts in look.start.items()},
         "saturation": None if look.saturation is None else list(look.saturation),
+        "parity": _parity_document(look.parity),
     }
     edges = [[_INF if edge == math.inf else edge for edge in known] for known in writer.edges]
     custom = {
@@ -67,8 +69,22 @@ def look_of(document: Mapping[str, Any]) -> Look:
             "canary_events": tuple(Event(**event) for event in document["canary_events"]),
             "start": {name: StartFacts(**facts) for name, facts in document["start"].items()},
             "saturation": None if saturation is None else (saturation[0], saturation[1]),
+            "parity": _parity(document.get("parity")),
         }
     )
+
+
+def _parity_document(parity: Parity | Missing | None) -> Document | None:
+    if isinstance(parity, Missing):
+        return {"missing": parity.reason}
+    return None if parity is None else asdict(parity)
+
+
+def _parity(document: Mapping[str, Any] | None) -> Parity | Missing | None:
+    """Looks of before it was measured have none."""
+    if document is None:
+        return None
+    return Missing(document["missing"]) if "missing" in document else Parity.of(document)
 
 
 def _plain(value: Any) -> Document:

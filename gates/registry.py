@@ -15,6 +15,7 @@ from canaryctl.gates import (
     events,
     graphs,
     latency,
+    parity,
     startup,
     step_time,
     unfinished,
@@ -22,7 +23,7 @@ from canaryctl.gates import (
 from canaryctl.gates.base import Gate, GateContext
 from canaryctl.gates.spec import GateSpec
 
-LIMITS = ("max_regression", "max_ratio", "min_ratio", "max", "max_seconds", "max_bytes")
+LIMITS = ("max_regression", "max_ratio", "min_ratio", "max", "max_seconds", "max_bytes", "max_nats")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,9 @@ GATES: Mapping[str, Family] = {
     ),
     attestation.ATTESTATION: Family(
         attestation.AttestationGate, (), has_default=True, spends_alpha=False
+    ),
+    parity.OUTPUT_PARITY: Family(
+        parity.OutputParityGate, ("max_ratio", "max_nats"), has_own_exposure=True
     ),
     capacity.MAX_CONCURRENCY: Family(
         capacity.MaxConcurrencyGate, ("max_regression",), spends_alpha=False

@@ -56,6 +56,7 @@ class GateSpec(_Frozen):
     max: Annotated[int, Field(ge=0, strict=True)] | None = None  # a number of events
     max_seconds: Seconds | None = None  # an absolute limit
     max_bytes: Bytes | None = None  # an absolute limit
+    max_nats: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # of log-probability
     alpha: Ratio = 0.01  # false rollbacks, over the whole release and all gates
     beta: Ratio = 0.05  # false passes at the margin
     margin: Ratio = 0.33  # what a pass must exclude

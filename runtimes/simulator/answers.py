@@ -1,9 +1,12 @@
 """The JSON of OpenAI answers. A stream writes one chunk a token, so the chunks are templates."""
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from canaryctl.runtimes.simulator.text import logprob
 
 DONE = b"data: [DONE]\n\n"
 
@@ -33,14 +36,17 @@ class AnswerForm:
     fingerprint: str
     chat: bool
 
-    def whole(self, words: Sequence[str], reason: str, prompt_tokens: int) -> dict[str, Any]:
+    def whole(
+        self, words: Sequence[str], reason: str, prompt_tokens: int, *, logprobs: bool
+    ) -> dict[str, Any]:
         """An answer that is not streamed."""
         text = "".join(words)
         content: dict[str, Any] = (
             {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
         )
         kind = "chat.completion" if self.chat else "text_completion"
-        choice = {"index": 0, **content, "logprobs": None, "finish_reason": reason}
+        told = _logprobs(words) if logprobs else None
+        choice = {"index": 0, **content, "logprobs": told, "finish_reason": reason}
         return {**self._head(kind), "choices": [choice], "usage": usage(prompt_tokens, len(words))}
 
     def opening(self) -> bytes:
@@ -81,6 +87,17 @@ class AnswerForm:
             "model": self.model,
             "system_fingerprint": self.fingerprint,
         }
+
+
+def _logprobs(words: Sequence[str]) -> dict[str, Any]:
+    """OpenAI's form for completions."""
+    found = [logprob(word) for word in words]
+    return {
+        "text_offset": [0, *itertools.accumulate(map(len, words[:-1]))],
+        "token_logprobs": found,
+        "tokens": list(words),
+        "top_logprobs": [{word: value} for word, value in zip(words, found, strict=True)],
+    }
 
 
 def error_event(message: str) -> bytes:

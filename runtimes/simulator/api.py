@@ -156,7 +156,10 @@ class _Generation(Response):
             response = JSONResponse(answers.error(str(error), status=500), status_code=500)
         else:
             reason = self._stream.finish_reason or ""
-            response = JSONResponse(self._form.whole(words, reason, self._wanted.prompt_tokens))
+            wanted = self._wanted
+            response = JSONResponse(
+                self._form.whole(words, reason, wanted.prompt_tokens, logprobs=wanted.logprobs)
+            )
         await response(scope, receive, send)
 
     async def _send_stream(self, send: Send) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from canaryctl.runtimes.probe.canaryctl_probe.facts import ARTIFACT, Facts
 from canaryctl.runtimes.probe.canaryctl_probe.steps import Grid
 from canaryctl.runtimes.simulator.config import SimulatorConfig
+from canaryctl.runtimes.simulator.faults import Fault
 from canaryctl.runtimes.simulator.prefix import BLOCK_SIZE
 from canaryctl.runtimes.simulator.startup import StartedEngine
 
@@ -63,8 +64,11 @@ def attest(
         "speculative_tokens": "0",
     }
     unknown = dict.fromkeys(_NOT_SIMULATED, NOT_SIMULATED)
+    revision = config.revision
+    if Fault.OTHER_REVISION in config.args.faults:
+        revision = f"another-than-{revision}"
     for name, value in (
-        ("model_revision", config.revision),
+        ("model_revision", revision),
         ("artifact", environment.get(ARTIFACT)),
     ):
         if value:

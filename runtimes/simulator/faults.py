@@ -19,6 +19,7 @@ class Fault(StrEnum):
     GRID_REDUCED = "grid_reduced"  # the larger half of the grid is silently not captured
     SMALL_KV = "small_kv"  # the KV cache is `factor` times smaller
     WRONG_OUTPUT = "wrong_output"  # tokens of steps that replayed a graph are wrong
+    OTHER_REVISION = "other_revision"  # the model's files are of another revision than asked for
     SLOW_CAPTURE = "slow_capture"  # capture takes `factor` times longer
     SLOW_FIRST_REQUEST = "slow_first_request"  # the first request waits FIRST_REQUEST_S
     MISSING_METRICS = "missing_metrics"  # latency histograms and step counters are absent
@@ -28,7 +29,15 @@ class Fault(StrEnum):
 
 FIRST_REQUEST_S = 1.5
 
-START_ONLY = frozenset({Fault.OOM_CAPTURE, Fault.GRID_REDUCED, Fault.SMALL_KV, Fault.SLOW_CAPTURE})
+START_ONLY = frozenset(
+    {
+        Fault.OOM_CAPTURE,
+        Fault.GRID_REDUCED,
+        Fault.SMALL_KV,
+        Fault.OTHER_REVISION,
+        Fault.SLOW_CAPTURE,
+    }
+)
 RUNNING_ONLY = frozenset({Fault.COUNTER_RESET})
 DEFAULT_FACTOR: Mapping[Fault, float] = {
     Fault.SLOW_TAIL: 8.0,

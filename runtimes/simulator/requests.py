@@ -18,7 +18,6 @@ _NOT_SIMULATED: Mapping[str, tuple[Any, ...]] = {
     "n": (None, 1),
     "best_of": (None, 1),
     "echo": (None, False),
-    "logprobs": (None, False, 0),
     "tools": (None, []),
     "prompt_logprobs": (None, 0),
 }
@@ -43,6 +42,7 @@ class GenerationRequest:
     ignore_eos: bool
     stream: bool
     include_usage: bool
+    logprobs: bool  # of the tokens said; those of others are not modelled
 
 
 def parse_generation(body: bytes, config: SimulatorConfig, *, chat: bool) -> GenerationRequest:
@@ -89,6 +89,20 @@ def parse_generation(body: bytes, config: SimulatorConfig, *, chat: bool) -> Gen
         ignore_eos=_flag(document, "ignore_eos"),
         stream=stream,
         include_usage=_flag(options or {}, "include_usage"),
+        logprobs=_logprobs(document, whole=not chat and not stream),
+    )
+
+
+def _logprobs(document: Mapping[str, Any], *, whole: bool) -> bool:
+    """Whether they are wanted; where the answer is not ``whole``, they may not be."""
+    wanted = document.get("logprobs")
+    if wanted is None or wanted is False or (wanted == 0 and not whole):
+        return False
+    if type(wanted) is int and wanted in (0, 1) and whole:
+        return True
+    raise RequestError(
+        "logprobs is simulated by this engine as 0 or 1, for completions that are not streamed",
+        param="logprobs",
     )
 
 

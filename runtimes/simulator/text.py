@@ -44,6 +44,11 @@ class Answer:
         return WORDS[int(self._random.random() * len(WORDS))]
 
 
+def logprob(word: str) -> float:
+    """Of the word that is said: another for each, between −1 and 0."""
+    return -(WORDS.index(word) + 1) / (len(WORDS) + 1)
+
+
 def wrong(word: str) -> str:
     """Another word than the right one, always the same."""
     return _WRONG[word]

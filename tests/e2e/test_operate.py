@@ -216,3 +216,23 @@ def test_a_history_is_recorded_of_the_stable_engines(cli: Cli, tmp_path: Path) -
     refused = cli.release(write(tmp_path, document))
     assert refused.code == 2
     assert "rollout.history" in json.loads(refused.out)["error"]["message"]
+
+
+def test_what_runs_and_what_it_says_are_checked_before_any_traffic(cli: Cli, folder: Path) -> None:
+    gates = [{"name": "attestation"}, {"name": "output_parity", "max_ratio": "5%"}]
+    good = ok(cli.release(write(folder, artifact("good", 40, gates=gates)))).document
+    found = {gate["name"]: gate for gate in good["gates"]}
+    for name in ("attestation", "output_parity"):
+        assert found[name]["outcome"] == "passed", found[name]["reason"]
+
+    for number, fault, says in (
+        (41, "other_revision", "model_revision: declared simulated-1, attested another-than"),
+        (42, "wrong_output", "output_parity: 96 of 96 prompts are answered otherwise"),
+    ):
+        bad = cli.release(
+            write(folder, artifact("good", number, args={"fault": fault}, gates=gates))
+        )
+        assert bad.code == 3, bad.err
+        assert says in bad.document["reason"]
+        assert "progressing" not in {entry["phase"] for entry in bad.document["timeline"]}
+    assert cli.service()["stable"] == "chat-good@40"

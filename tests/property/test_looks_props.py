@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canaryctl.common.metrics import CustomSignal, MetricKind, MetricRef, Signal
+from canaryctl.common.parity import Agreement, Parity
 from canaryctl.controller.store.columns import dumps, loads
 from canaryctl.gates.base import Event, Look, StartFacts
 from canaryctl.gates.looks import look_document, look_of
@@ -54,6 +55,12 @@ ARMS = st.builds(
     st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=2),
 )
 LIMITS = st.none() | st.dictionaries(st.sampled_from(["max_num_seqs", "x"]), st.integers(0, 9))
+AGREEMENTS = st.builds(
+    Agreement,
+    st.dictionaries(st.sampled_from(["1", "2", "32"]), st.integers(1, 99)),
+    st.dictionaries(st.sampled_from(["1", "2", "32"]), st.integers(0, 9)),
+    st.none() | NUMBERS,
+)
 LOOKS = st.builds(
     Look,
     at=NUMBERS,
@@ -78,6 +85,9 @@ LOOKS = st.builds(
         max_size=2,
     ),
     saturation=st.none() | st.tuples(st.integers(0, 9), st.integers(0, 9)),
+    parity=st.none()
+    | st.builds(Missing, st.text(max_size=4))
+    | st.builds(Parity, st.text(max_size=4), AGREEMENTS, AGREEMENTS, st.text(max_size=4)),
 )
 
 

@@ -33,6 +33,7 @@ def test_good_gates_have_no_mistakes() -> None:
         spec("graph_memory", max_bytes="512MiB"),
         spec("ready_time", max_seconds="2m"),
         spec("attestation"),
+        spec("output_parity", max_ratio="5%", max_nats=0.05),
     )
 
 
@@ -59,6 +60,8 @@ def test_good_gates_have_no_mistakes() -> None:
         (spec("padding_ratio", max_ratio="20%"), "max_ratio", "expected more than 100 %"),
         (spec("attestation", max=0), "max", "it takes none"),
         (spec("step_time", max_regression="0%"), "max_regression", "no two runs"),
+        (spec("output_parity"), "name", "needs max_ratio or max_nats"),
+        (spec("attestation", max_nats=0.1), "max_nats", "it takes none"),
         (spec("graph_memory"), "name", "needs max_bytes or max_regression"),
     ],
 )

@@ -1,0 +1,258 @@
+"""Measure whether two engines say the same to the same prompts, greedily.
+
+A captured graph may compute wrongly what the same engine computes rightly without it, and no
+metric shows it. So the prompts are asked in batches of 1, 2, 4 … sequences, which replay graphs
+of as many sizes, and compared token by token. Numerics of real kernels depend on the batch, so
+that the reference is asked twice: in small batches, against which all is compared, and in those
+of the canary, which shows what the batch alone changes.
+"""
+
+import asyncio
+import queue
+import random
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import httpx
+
+from canaryctl.common.errors import CanaryctlError
+from canaryctl.common.parity import Agreement, Parity
+from canaryctl.runtimes.generation import PATH
+from canaryctl.runtimes.httpclient import async_client
+
+PROMPTS_OF_EACH = 24
+"""In batches of each size, or one batch where that is more."""
+
+OUTPUT_TOKENS = 16
+MOST_TOGETHER = 32
+FEW_TOGETHER = 4
+"""The batches that all is compared with: small, and yet not one after the other."""
+
+_SEED = 1
+_TASKS = (
+    "Explain how one makes {}, step by step.",
+    "Write three sentences about {}.",
+    "What would a child ask about {}?",
+    "Name five facts about {} and say why each matters:",
+    "The history of {} began when",
+    "A good recipe for a book about {} is",
+    "def describe():\n    # returns a text about {}\n    return",
+    "Question: where would one look for {}? Answer:",
+)
+_THINGS = (
+    "bread",
+    "the moon",
+    "a railway bridge",
+    "prime numbers",
+    "glass",
+    "ocean tides",
+    "a violin",
+    "the post office",
+    "vaccines",
+    "a lighthouse",
+    "tea",
+    "earthquakes",
+    "a printing press",
+    "honey bees",
+    "maps",
+    "a wall clock",
+    "rain",
+    "a football match",
+    "volcanoes",
+    "paper",
+    "a sailing boat",
+    "the number zero",
+    "bicycles",
+    "salt",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """An engine to ask. ``most``: sequences that it runs at once; ``longest``: tokens of a
+    request, prompt and answer."""
+
+    base_url: str
+    model: str
+    most: int
+    longest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``logprobs``: of its tokens; None: the engine told none."""
+
+    tokens: tuple[str, ...]
+    logprobs: tuple[float, ...] | None
+
+
+class ParityError(CanaryctlError):
+    """It could not be measured; the message says why."""
+
+
+def batches(most: int) -> tuple[int, ...]:
+    """Sizes 1, 2, 4 … up to ``most``, each as often as it has prompts enough."""
+    sizes = [1 << k for k in range(most.bit_length())]
+    return tuple(size for size in sizes for _ in range(-(-PROMPTS_OF_EACH // size)))
+
+
+def prompts(count: int) -> tuple[str, ...]:
+    """Always the same, all different: at most 192."""
+    all_of_them = [task.format(thing) for task, thing in product(_TASKS, _THINGS)]
+    random.Random(_SEED).shuffle(all_of_them)  # noqa: S311  the same at every call, no secret
+    if count > len(all_of_them):
+        raise ValueError(f"there are {len(all_of_them)} prompts, asked for {count}")
+    return tuple(all_of_them[:count])
+
+
+async def measure(canary: Side, reference: Side, who: str, *, timeout_s: float) -> Parity:
+    """Three runs of all prompts. ``who``: the reference, in words. ``timeout_s``: of a request.
+
+    Raises ParityError for an answer that is none.
+    """
+    together = batches(min(MOST_TOGETHER, canary.most, reference.most))
+    few = _cut(sum(together), min(FEW_TOGETHER, reference.most))
+    tokens = min(OUTPUT_TOKENS, canary.longest // 2, reference.longest // 2)
+    async with async_client(timeout_s) as http:
+        right = await _ask(http, reference, few, tokens)
+        again = await _ask(http, reference, together, tokens)
+        answers = await _ask(http, canary, together, tokens)
+    sizes = [size for size in together for _ in range(size)]
+    return Parity(
+        who, _agreement(answers, right, sizes), _agreement(again, right, sizes),
+        _example(answers, right, sizes),
+    )  # fmt: skip
+
+
+class ParityRun:
+    """One measurement, in a thread of its own that dies with the controller. Begins at once."""
+
+    def __init__(self, canary: Side, reference: Side, who: str, *, timeout_s: float = 60.0) -> None:
+        self._found: queue.SimpleQueue[Parity | str] = queue.SimpleQueue()
+        self._outcome: Parity | str | None = None
+        self._thread = threading.Thread(
+            target=lambda: self._found.put(_measured(canary, reference, who, timeout_s)),
+            name="parity",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def outcome(self) -> Parity | str | None:
+        """What was found, or why nothing was; None while it runs."""
+        if self._outcome is None:
+            try:
+                self._outcome = self._found.get_nowait()
+            except queue.Empty:
+                if not self._thread.is_alive() and self._found.empty():
+                    self._outcome = "the measurement ended without a result"
+        return self._outcome
+
+    def wait(self, timeout_s: float) -> Parity | str | None:
+        self._thread.join(timeout_s)
+        return self.outcome()
+
+
+def _measured(canary: Side, reference: Side, who: str, timeout_s: float) -> Parity | str:
+    try:
+        return asyncio.run(measure(canary, reference, who, timeout_s=timeout_s))
+    except ParityError as error:
+        return str(error)
+
+
+def _cut(total: int, size: int) -> tuple[int, ...]:
+    rest = total % size
+    return (*((size,) * (total // size)), *((rest,) if rest else ()))
+
+
+async def _ask(
+    http: httpx.AsyncClient, side: Side, sizes: Sequence[int], tokens: int
+) -> list[Answer]:
+    """One batch after the other."""
+    texts = iter(prompts(sum(sizes)))
+    found: list[Answer] = []
+    for size in sizes:
+        batch = [_answer(http, side, next(texts), tokens) for _ in range(size)]
+        found += await asyncio.gather(*batch)
+    return found
+
+
+async def _answer(http: httpx.AsyncClient, side: Side, prompt: str, tokens: int) -> Answer:
+    body = {
+        "model": side.model,
+        "prompt": prompt,
+        "max_tokens": tokens,
+        "min_tokens": tokens,
+        "ignore_eos": True,
+        "temperature": 0.0,
+        "seed": _SEED,
+        "logprobs": 1,
+    }
+    try:
+        response = await http.post(side.base_url + PATH, json=body)
+    except httpx.HTTPError as error:
+        raise ParityError(f"{side.base_url}: {type(error).__name__}: {error}") from error
+    if response.status_code != httpx.codes.OK:
+        raise ParityError(f"{side.base_url}: HTTP {response.status_code}: {response.text[:300]}")
+    try:
+        return _read(response.json()["choices"][0]["logprobs"])
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise ParityError(
+            f"{side.base_url}: expected a completion with logprobs and its tokens, found: "
+            f"{response.text[:300]}"
+        ) from error
+
+
+def _read(document: dict[str, Any]) -> Answer:
+    tokens = tuple(str(token) for token in document["tokens"])
+    if not tokens:
+        raise ValueError("no token")
+    told = document.get("token_logprobs")
+    if not told or any(value is None for value in told):
+        return Answer(tokens, None)
+    return Answer(tokens, tuple(float(value) for value in told))
+
+
+def _agreement(
+    answers: Sequence[Answer], right: Sequence[Answer], sizes: Sequence[int]
+) -> Agreement:
+    asked, diverged = Counter[str](), Counter[str]()
+    differences: list[float] | None = []
+    for answer, expected, size in zip(answers, right, sizes, strict=True):
+        same = _same(answer, expected)
+        asked[str(size)] += 1
+        diverged[str(size)] += same is not None
+        if answer.logprobs is None or expected.logprobs is None:
+            differences = None
+        elif differences is not None:
+            common = len(answer.tokens) if same is None else same
+            pairs = zip(answer.logprobs[:common], expected.logprobs[:common], strict=True)
+            differences += [abs(one - other) for one, other in pairs]
+    # Where no first token agrees there is nothing to compare: that is unknown, not equal.
+    nats = sum(differences) / len(differences) if differences else None
+    return Agreement(dict(asked), dict(+diverged), nats)
+
+
+def _same(answer: Answer, expected: Answer) -> int | None:
+    """How many tokens agree before the first that does not; None: all."""
+    pairs = zip(answer.tokens, expected.tokens, strict=False)
+    for place, (one, other) in enumerate(pairs):
+        if one != other:
+            return place
+    shorter, longer = sorted((len(answer.tokens), len(expected.tokens)))
+    return None if shorter == longer else shorter
+
+
+def _example(answers: Sequence[Answer], right: Sequence[Answer], sizes: Sequence[int]) -> str:
+    for number, (answer, expected, size) in enumerate(zip(answers, right, sizes, strict=True), 1):
+        place = _same(answer, expected)
+        if place is not None:
+            one, other = (
+                repr(side.tokens[place]) if place < len(side.tokens) else "the end"
+                for side in (answer, expected)
+            )
+            return f"prompt {number} in a batch of {size}, token {place + 1}: {one}, not {other}"
+    return ""

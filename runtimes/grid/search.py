@@ -15,9 +15,11 @@ grid.
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import add
 from typing import Final
 
 from canaryctl.runtimes.grid.monge import Costs, path_from, path_to, paths_by_count, rest_by_count
@@ -28,11 +30,13 @@ _ROUNDS: Final = 4  # in which limits are given prices, the one exceeded most fi
 _QUADRUPLINGS: Final = 16
 _HALVINGS: Final = 14
 _FACTORS: Final = (0.0, 0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 2.0)  # of those prices, by count
+_COUNTS: Final = 48  # numbers of sizes for which prices are sought one by one
 _REFINEMENTS: Final = 8  # of a price for one count, by halving
 _SHRUNK: Final = 0.8  # as long as pruning leaves less than this, another round is worth it
 _ROUNDING: Final = 1e-11  # relative: what adding in another order may change
 _WORK: Final = 100_000  # extensions of paths, for each number of sizes
 _STATES: Final = 4_000_000  # pairs of sizes, by how many came before
+_SEARCHES: Final = 30_000  # paths to a candidate, while numbers of sizes are told apart
 _TUNINGS: Final = 24  # of the price of a size, until the cheapest grid has as many as wanted
 _LIMITS: Final = ("step_s", "over", "bytes", "capture_s")
 
@@ -118,30 +122,85 @@ def solve(choice: Choice, indices: Sequence[int]) -> None:
 
 
 def _solve_by_count(choice: Choice, indices: Sequence[int]) -> None:
+    prices = _prices(choice, _sample(indices, _SAMPLE))
     most = _most_sizes(choice, indices)
-    step = max(1, (len(indices) - 1) // max(_SAMPLE, 2 * most))
-    sample = sorted({0, *indices[::-step]})
-    prices = _prices(choice, sample)
-    guesses = _by_count(choice, sample, most, [_times(prices, factor) for factor in _FACTORS])
-    bounds = dict.fromkeys(range(1, most + 1), -math.inf)
-    for count in sorted(guesses, key=lambda c: (guesses[c].value, c)):
-        if count in bounds:
-            _solve_count(choice, indices, count, guesses[count].prices, bounds)
+    tried = min(most, _COUNTS)
+    sample = _sample(indices, max(_SAMPLE, 2 * tried))
+    guesses = _by_count(choice, sample, tried, [_times(prices, factor) for factor in _FACTORS])
+    floor = _floor(choice, indices, prices)
+    rough = _sample(indices, 2 * _SAMPLE)
+    _improve(choice, rough)
+    bounds = dict.fromkeys(range(1, most + 1), floor) if floor < choice.to_beat() else {}
+    order = sorted(guesses, key=lambda c: (guesses[c].value, c))
+    for _ in range(max(2, _SEARCHES // len(indices))):
+        if not bounds:
+            return
+        count = next((c for c in order if c in bounds), min(bounds))
+        nearest = min(guesses, key=lambda c: abs(c - count))
+        _solve_count(choice, indices, count, guesses[nearest].prices, bounds)
+        _improve(choice, rough)
+    choice.floor = min([choice.floor, *bounds.values()])
+
+
+def _floor(choice: Choice, indices: Sequence[int], prices: Amounts) -> float:
+    """What no grid of any number of sizes can go below, at prices in this proportion."""
+    floor, low, high = -math.inf, 0.0, 2.0
+    for _ in range(_REFINEMENTS):
+        middle = _times(prices, (low + high) / 2)
+        use = choice.problem.use(choice.cheapest(middle, indices))
+        floor = max(floor, choice.priced(middle).dot(use) - middle.dot(choice.caps))
+        if choice.exceeded(use) is None:
+            high = (low + high) / 2
+        else:
+            low = (low + high) / 2
+    return floor
+
+
+def _improve(choice: Choice, indices: Sequence[int]) -> None:
+    """Move, add or drop one size of the best known as long as that makes it better."""
+    before: tuple[float, tuple[int, ...]] | None = None
+    while choice.best is not None and choice.best != before:
+        before = choice.best
+        chosen = before[1]
+        for k in range(len(chosen) + 1):
+            rest = (*chosen[:k], *chosen[k + 1 :])
+            low = chosen[k - 1] if k else 0
+            high = chosen[k + 1] if k + 1 < len(chosen) else indices[-1] + 1
+            choice.offer(rest)
+            for other in _near(indices, low, high, chosen[k] if k < len(chosen) else low):
+                choice.offer((*chosen[:k], other, *chosen[k + 1 :]))
+                if k < len(chosen) and other != chosen[k]:
+                    choice.offer(tuple(sorted((*chosen, other))))
+
+
+def _near(indices: Sequence[int], low: int, high: int, at: int) -> list[int]:
+    """Candidates between ``low`` and ``high``: those given, and the ones next to ``at``."""
+    first, last = bisect_right(indices, low), bisect_left(indices, high)
+    near = range(max(low + 1, at - 3), min(high, at + 4))
+    return sorted({*indices[first:last], *near})
+
+
+def _sample(indices: Sequence[int], size: int) -> list[int]:
+    step = max(1, (len(indices) - 1) // size)
+    return sorted({0, *indices[:0:-step]})
 
 
 def _most_sizes(choice: Choice, indices: Sequence[int]) -> int:
-    """More sizes than this exceed a limit, whichever they are."""
-    most = min(len(indices) - 1, int(min(choice.caps.sizes, len(indices))))
+    """With more sizes than this a limit is exceeded, whichever they are, or the price of sizes
+    alone is more than the best grid known is worth."""
+    most = int(min(choice.caps.sizes, len(indices) - 1))
     problem = choice.problem
     for cap, amounts in (
         (choice.caps.bytes, problem.bytes),
         (choice.caps.capture_s, problem.capture_s),
     ):
-        used, fitting = 0.0, 0
-        for amount in sorted(amounts[j] for j in indices[1:]):
-            used += amount
-            fitting += used <= cap
-        most = min(most, fitting)
+        reached = accumulate(sorted(amounts[j] for j in indices[1:]))
+        most = min(most, sum(amount <= cap for amount in reached))
+    if choice.goal.sizes and choice.best is not None:
+        free = choice.goal._replace(sizes=0.0)
+        costs = choice.costs(free, indices)
+        least = min(map(add, path_to(costs)[0], costs.end)) + problem.base(free)
+        most = min(most, int((choice.best[0] - least) / choice.goal.sizes) + 1)
     return max(most, 1)
 
 
@@ -229,7 +288,7 @@ def _solve_count(
     """Find the best grid of ``count`` sizes, unless its bound says that it is no better than the
     best known. Numbers of sizes of which that shows are taken from ``bounds``."""
     left = indices
-    prices = _tuned(choice, left, count, prices)
+    tuned = False
     while True:
         priced = choice.priced(prices)
         costs = choice.costs(priced, left)
@@ -238,10 +297,14 @@ def _solve_count(
         least = min(r + end for r, end in zip(reached[1:], costs.end[1:], strict=True)) - slack
         if left is indices:
             for other in tuple(bounds):
-                if least - prices.sizes * other >= choice.to_beat():
+                bounds[other] = max(bounds[other], least - prices.sizes * other)
+                if bounds[other] >= choice.to_beat():
                     del bounds[other]
         if count not in bounds:
             return
+        if not tuned:
+            tuned, prices = True, _tuned(choice, left, count, prices)
+            continue
         rest, worth = path_from(costs), slack + prices.sizes * count
         kept = [
             left[j] for j in range(1, len(left)) if reached[j] + rest[j] - worth < choice.to_beat()
@@ -257,10 +320,8 @@ def _solve_count(
             follow = _Follow(choice, left, count, prices)
             if follow.run():
                 break
-            least = max(least - prices.sizes * count, follow.bound)
-        else:
-            least -= prices.sizes * count
-        choice.floor = min(choice.floor, least)
+            bounds[count] = max(bounds[count], follow.bound)
+        choice.floor = min(choice.floor, bounds[count])
         break
     bounds.pop(count, None)
 
@@ -268,7 +329,7 @@ def _solve_count(
 def _tuned(choice: Choice, indices: Sequence[int], count: int, prices: Amounts) -> Amounts:
     """The same prices, but that of a size such that the cheapest grid has ``count``."""
     low = high = prices.sizes
-    for _ in range(_TUNINGS):
+    for _ in range(min(_TUNINGS, 2 + _SEARCHES // len(indices))):
         middle = prices.sizes if low == high else (low + high) / 2
         found = len(choice.cheapest(prices._replace(sizes=middle), indices))
         if found == count:

@@ -59,7 +59,8 @@ class Mark:
 @dataclass(frozen=True, slots=True)
 class Panel:
     """``x_label`` and ``y_label`` name the unit. ``from_zero``: the vertical axis shows 0.
-    ``window``: what the vertical axis is cut to, where it reaches further."""
+    ``window``: what the vertical axis is cut to, where it reaches further. ``x_ticks``: places on
+    the horizontal axis and what they are called; none: round numbers."""
 
     title: str
     x_label: str
@@ -69,6 +70,7 @@ class Panel:
     marks: tuple[Mark, ...] = ()
     from_zero: bool = False
     window: tuple[float, float] | None = None
+    x_ticks: tuple[tuple[float, str], ...] = ()
 
 
 def runs(points: Iterable[tuple[float, float | None]]) -> tuple[tuple[Point, ...], ...]:
@@ -128,7 +130,7 @@ class _Drawing:
         self._x0, self._x1 = _LEFT, WIDTH - _RIGHT
         self._y0, self._y1 = top + PANEL_HEIGHT - _BOTTOM, top + _TOP
         points = [point for line in panel.lines for run in line.runs for point in run]
-        xs = [x for x, _ in points] + [mark.x for mark in panel.marks]
+        xs = [x for x, _ in (*points, *panel.x_ticks)] + [mark.x for mark in panel.marks]
         ys = [y for _, y in points] + [level.y for level in panel.levels]
         self._xs = _span(xs, pad=0.0)
         self._ys = _span([*ys, 0.0] if panel.from_zero else ys, pad=0.06)
@@ -175,10 +177,10 @@ class _Drawing:
             y = self._y(value)
             self._plain((self._x0, y), (self._x1, y), _GRID)
             _text(self._group, self._x0 - 6, y + 4, f"{value:g}", anchor="end")
-        for value in ticks(*self._xs):
+        for value, label in self._panel.x_ticks or [(x, f"{x:g}") for x in ticks(*self._xs)]:
             x = self._x(value)
             self._plain((x, self._y0), (x, self._y0 + 4), _TEXT)
-            _text(self._group, x, self._y0 + 17, f"{value:g}", anchor="middle")
+            _text(self._group, x, self._y0 + 17, label, anchor="middle")
         self._plain((self._x0, self._y0), (self._x1, self._y0), _TEXT)
         self._plain((self._x0, self._y0), (self._x0, self._y1), _TEXT)
         middle = (self._x0 + self._x1) / 2

@@ -29,8 +29,7 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-_traffic = _options(
-    click.option("--service", metavar="NAME", help="Its traffic, from Prometheus."),
+_source = _options(
     click.option("--selector", "selectors", multiple=True, metavar="LABEL=VALUE",
                  help="From Prometheus: series with this label. May be given several times."),
     click.option("--since", default="24h", metavar="TIME", help="Prometheus: how far back; 24h."),
@@ -39,6 +38,10 @@ _traffic = _options(
     click.option("--speed", type=float, default=1.0, help="Replay requests so many times as fast."),
     click.option("--counts", type=Path, metavar="FILE", help="CSV: size,count or kind,size,count."),
 )  # fmt: skip
+_traffic = _options(
+    click.option("--service", metavar="NAME", help="Its traffic, from Prometheus."),
+    _source,
+)
 _model = _options(
     click.option("--calibration", type=Path, metavar="FILE",
                  help="What steps and graphs cost; default one H200 with Qwen3-0.6B."),
@@ -147,7 +150,7 @@ def compare(before: Path, after: Path, as_json: bool, **options: Any) -> None:
               help="The stored plan; default that of the stable runtime.")  # fmt: skip
 @click.option("--tolerance", default="2%", metavar="PERCENT",
               help="What a new plan must save of the expected step; 2%.")  # fmt: skip
-@_options(*[_traffic])
+@_source
 @_model
 @_as_json
 def drift(
@@ -163,17 +166,13 @@ def drift(
     from canaryctl.controller.cli.release import opened
     from canaryctl.controller.gridsetup import drift_of
 
-    own = options.pop("service")
-    if own is not None and own != service:
-        raise InputError("--service differs from SERVICE; leave it out")
-    if not options["trace"] and not options["counts"] and not options["selectors"]:
-        options["service"] = service
+    live = not (options["trace"] or options["counts"] or options["selectors"])
     with opened() as app:
         stable = app.store.service(service).stable_digest
         if stable is None:
             raise InputError(f"{service} has no stable runtime yet")
         artifact = app.store.artifact(stable)
-    question = _question({**_DEFAULTS, **options, "service": options.get("service")})
+    question = _question({**_DEFAULTS, **options, "service": service if live else None})
     found, stored = drift_of(
         artifact.runtime, artifact.digest, question, plan_file, parse_ratio(tolerance)
     )
@@ -204,6 +203,47 @@ def drift(
             click.echo(f"{name}: {said}")
         click.echo(found.verdict)
     return Exit.ERROR if found.replan else Exit.OK
+
+
+@grid.command()
+@click.option("--artifact", type=Path, metavar="FILE", help="Start its engine, with five grids.")
+@click.option("--torch", "python", metavar="PYTHON",
+              help="Without an engine: an interpreter that has torch and a GPU.")  # fmt: skip
+@click.option("--option", "options", multiple=True, metavar="NAME=VALUE",
+              help="With --torch: layers=28, hidden=1024, … of the model's shape.")  # fmt: skip
+@click.option("--kv-bytes-per-token", type=click.IntRange(min=1),
+              help="Where the engine does not say.")  # fmt: skip
+@click.option("--out", type=Path, required=True, metavar="FILE", help="Write the calibration.")
+def calibrate(
+    artifact: Path | None,
+    python: str | None,
+    options: tuple[str, ...],
+    kv_bytes_per_token: int | None,
+    out: Path,
+) -> None:
+    """Measure what steps and graphs cost, for --calibration.
+
+    On a GPU that nothing else uses; minutes, one start for each of five grids.
+    """
+    from canaryctl.common.errors import InputError
+    from canaryctl.controller.artifact.loader import load_artifact
+    from canaryctl.controller.calibrate import calibrate_engine, calibrate_torch
+    from canaryctl.controller.settings import Settings
+    from canaryctl.runtimes.placements.registry import placement
+
+    if (artifact is None) == (python is None):
+        raise InputError("expected one of --artifact and --torch")
+    if python is not None:
+        found = calibrate_torch(python, [f"--{option}" for option in options])
+    elif artifact is not None:
+        found = calibrate_engine(
+            load_artifact(artifact).document.runtime,
+            placement("process", Settings.from_environment().state_dir),
+            lambda line: click.echo(line, err=True),
+            kv_bytes_per_token=kv_bytes_per_token,
+        )
+    out.write_text(found.to_json(), "utf-8")
+    click.echo(f"{out}: {found.whose}; graphs fitted within {found.graphs_error:.1%}")
 
 
 _DEFAULTS = {

@@ -237,7 +237,7 @@ def page(results: list[Result]) -> str:
         lines.append(f"| 10000 | {name} | {seconds:.2f} | {captured} | {gap:.3%} |")
     lines += [
         "",
-        "The search, on made-up step times in which graphs gain at every size up to 16,384 tokens, so",
+        "The search, on made-up step times in which graphs gain at every size up to 16,384, so",
         "that no candidate can be left out beforehand. With 150 MiB a handful of such large graphs",
         "fill the room, and the bound is loose; the plan says by how much.",
     ]

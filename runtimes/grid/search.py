@@ -127,19 +127,26 @@ def _solve_by_count(choice: Choice, indices: Sequence[int]) -> None:
     tried = min(most, _COUNTS)
     sample = _sample(indices, max(_SAMPLE, 2 * tried))
     guesses = _by_count(choice, sample, tried, [_times(prices, factor) for factor in _FACTORS])
-    floor = _floor(choice, indices, prices)
-    rough = _sample(indices, 2 * _SAMPLE)
-    _improve(choice, rough)
-    bounds = dict.fromkeys(range(1, most + 1), floor) if floor < choice.to_beat() else {}
     order = sorted(guesses, key=lambda c: (guesses[c].value, c))
+    bounds = dict.fromkeys(range(1, most + 1), -math.inf)
+    if not any(getattr(prices, name) for name in _LIMITS):
+        # The number of sizes alone is limited: costs are convex in it, so the most is best.
+        _solve_count(choice, indices, most, guesses[tried].prices, bounds, _TUNINGS)
+    else:
+        floor = _floor(choice, indices, prices)
+        bounds = dict.fromkeys(bounds, floor) if floor < choice.to_beat() else {}
+    rough = _sample(indices, 2 * _SAMPLE)
+    tunings = min(_TUNINGS, 2 + _SEARCHES // len(indices))
     for _ in range(max(2, _SEARCHES // len(indices))):
         if not bounds:
-            return
+            break
+        _improve(choice, rough)
         count = next((c for c in order if c in bounds), min(bounds))
         nearest = min(guesses, key=lambda c: abs(c - count))
-        _solve_count(choice, indices, count, guesses[nearest].prices, bounds)
-        _improve(choice, rough)
+        _solve_count(choice, indices, count, guesses[nearest].prices, bounds, tunings)
     choice.floor = min([choice.floor, *bounds.values()])
+    if choice.gap:
+        _improve(choice, rough)
 
 
 def _floor(choice: Choice, indices: Sequence[int], prices: Amounts) -> float:
@@ -284,6 +291,7 @@ def _solve_count(
     count: int,
     prices: Amounts,
     bounds: dict[int, float],
+    tunings: int,
 ) -> None:
     """Find the best grid of ``count`` sizes, unless its bound says that it is no better than the
     best known. Numbers of sizes of which that shows are taken from ``bounds``."""
@@ -303,7 +311,7 @@ def _solve_count(
         if count not in bounds:
             return
         if not tuned:
-            tuned, prices = True, _tuned(choice, left, count, prices)
+            tuned, prices = True, _tuned(choice, left, count, prices, tunings)
             continue
         rest, worth = path_from(costs), slack + prices.sizes * count
         kept = [
@@ -326,10 +334,12 @@ def _solve_count(
     bounds.pop(count, None)
 
 
-def _tuned(choice: Choice, indices: Sequence[int], count: int, prices: Amounts) -> Amounts:
+def _tuned(
+    choice: Choice, indices: Sequence[int], count: int, prices: Amounts, tunings: int
+) -> Amounts:
     """The same prices, but that of a size such that the cheapest grid has ``count``."""
     low = high = prices.sizes
-    for _ in range(min(_TUNINGS, 2 + _SEARCHES // len(indices))):
+    for _ in range(tunings):
         middle = prices.sizes if low == high else (low + high) / 2
         found = len(choice.cheapest(prices._replace(sizes=middle), indices))
         if found == count:

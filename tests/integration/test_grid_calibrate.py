@@ -97,16 +97,6 @@ def test_the_script_runs_where_torch_is(cpu_vllm_python: Path) -> None:
     shape = {"layers": 2, "hidden": 64, "intermediate": 128, "heads": 4, "kv-heads": 2}
     rest = {"head-dim": 16, "context": 32, "timed": "1,4", "repeats": 2}
     small = [f"--{name}={value}" for name, value in {**shape, **rest}.items()]
-        "--layers=2",
-        "--hidden=64",
-        "--intermediate=128",
-        "--heads=4",
-        "--kv-heads=2",
-        "--head-dim=16",
-        "--context=32",
-        "--timed=1,4",
-        "--repeats=2",
-    ]
     with pytest.raises(InputError, match="found no CUDA device"):
         calibrate_torch(str(cpu_vllm_python), [*small, "--device=cpu"])
     with pytest.raises(PermanentError, match="could not measure"):

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from canaryctl.runtimes.grid import search
 from canaryctl.runtimes.grid.cost import CostModel
 from canaryctl.runtimes.grid.distribution import Shapes
 from canaryctl.runtimes.grid.figures import evaluate
@@ -99,6 +101,27 @@ def test_the_search_and_the_figures_agree_on_any_grid(
     assert use.capture_s == pytest.approx(figures.capture_s)
     assert (use.over <= problem.may_exceed) == (figures.p99_s <= 0.005)
     assert problem.coverage(chosen[-1] if chosen else 0) == pytest.approx(figures.coverage)
+
+
+@settings(MANY, max_examples=400)
+@given(
+    grids.many_shapes(), grids.cost_models(), st.sampled_from(grids.MODES),
+    st.floats(0.3, 0.9), st.floats(0.4, 1.0),
+)  # fmt: skip
+def test_the_proof_itself_finds_the_best(
+    shapes: Shapes, cost: CostModel, mode: str, memory: float, capture: float
+) -> None:
+    """Without the improvements step by step, which on small problems may find it first."""
+    problem = Problem(shapes, cost, EngineRules(16, 40, mode), max_p99_s=None)
+    most = problem.use(range(1, len(problem)))
+    limits = Limits(
+        max_memory_mib=memory * most.bytes / 2**20, max_capture_s=capture * most.capture_s
+    )
+    with patch.object(search, "_improve"):
+        found = optimise(problem, limits)
+    least = grids.best_by_looking(problem, limits, Amounts(step_s=1.0))
+    assert found.gap == 0
+    assert problem.use(indices(problem, found.sizes)).step_s == pytest.approx(least, rel=1e-9)
 
 
 @MANY

@@ -45,9 +45,9 @@ def calibration(
     )
 
 
-def every_grid(problem: Problem, largest: int = 7) -> Iterator[tuple[int, ...]]:
+def every_grid(problem: Problem) -> Iterator[tuple[int, ...]]:
     indices = range(1, len(problem))
-    for count in range(min(len(problem), largest + 1)):
+    for count in range(len(problem)):
         yield from combinations(indices, count)
 
 
@@ -119,15 +119,20 @@ def engine_rules() -> st.SearchStrategy[EngineRules]:
     )
 
 
-def _distributions(largest: int, least: int) -> st.SearchStrategy[Distribution]:
+def _distributions(largest: int, least: int, most: int = 4) -> st.SearchStrategy[Distribution]:
     return st.dictionaries(
-        st.integers(1, largest), st.sampled_from([1, 5, 30, 200]), min_size=least, max_size=4
+        st.integers(1, largest), st.sampled_from([1, 5, 30, 200]), min_size=least, max_size=most
     ).map(Distribution.of)
 
 
 def shapes() -> st.SearchStrategy[Shapes]:
     """Of up to seven sizes: 128 grids at most."""
     return st.builds(Shapes, _distributions(16, 1), _distributions(60, 0))
+
+
+def many_shapes() -> st.SearchStrategy[Shapes]:
+    """Of up to eleven sizes: 2048 grids at most."""
+    return st.builds(Shapes, _distributions(16, 4, 6), _distributions(40, 3, 5))
 
 
 def limits() -> st.SearchStrategy[Limits]:

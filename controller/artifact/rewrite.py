@@ -85,7 +85,9 @@ def _with_value(text: str, section: str, key: str, value: Value) -> str:
         # A block may be indented as its key is, where what takes its place would be a key itself.
         colon = text.index(":", at.end_mark.index) + 1
         comments = text[colon : _begin(found)].rstrip()
-        return f"{text[:colon]} {_written(value, None)}{comments}{text[_end(found) :]}"
+        beside = len(comments.partition("\n")[0])
+        written = _written(value, (at.start_mark.column + 4, at.end_mark.column + 2 + beside))
+        return f"{text[:colon]} {written}{comments}{text[_end(found) :]}"
     column = inner.value[0][0].start_mark.column if not inner.flow_style else None
     room = None if column is None else (column + 4, found.start_mark.column)
     return text[: _begin(found)] + _written(value, room) + text[_end(found) :]

@@ -89,13 +89,14 @@ def test_only_lines_of_the_grid_change(tmp_path: Path) -> None:
     before, after = (HEAD + BLOCK + TAIL).splitlines(), text.splitlines()
     assert [line for line in before if line not in after] == [
         "    mode: FULL        # was tried",
+        "    capture_sizes:    # by hand",
         "      - 1",
         "      - 2   # two",
         "    decode_buckets: [1, 2]",
     ]
     assert [line for line in after if line not in before] == [
         "    mode: FULL_AND_PIECEWISE        # was tried",
-        "      [3, 8, 21]   # two",
+        "    capture_sizes: [3, 8, 21]    # by hand   # two",
         "    mixed_token_buckets: [21]",
         "    decode_buckets: [3, 8, 21]",
     ]

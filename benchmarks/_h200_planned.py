@@ -16,6 +16,7 @@ from canaryctl.gates.samples import HistogramSet, Scrape
 from canaryctl.runtimes.spec import RuntimeSpec
 
 MIB = 1 << 20
+NOT_ITS_OWN: Mapping[str, Any] = {"graph_bytes": None, "stage_seconds": {}}
 
 
 def write_counts(path: Path, before: Scrape, after: Scrape) -> None:
@@ -59,7 +60,8 @@ def forecasts(document: Mapping[str, Any], nine: str) -> dict[str, Mapping[str, 
 def forecast_table(
     forecast: Mapping[str, Mapping[str, Any]], engines: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    """Predicted / measured, and how far apart."""
+    """Predicted / measured, and how far apart. Memory and time of a capture are known only of an
+    engine that was started alone: beside others it counts what they take meanwhile."""
     rows = [
         "| grid | sizes | graph memory, MiB | capture, s | mean step of decodes, ms |",
         "| --- | --- | --- | --- | --- |",
@@ -68,7 +70,7 @@ def forecast_table(
         found = engines.get(name)
         if found is None:
             continue
-        log = found["log"]
+        log = found["log"] if found["started_alone"] else NOT_ITS_OWN
         memory = None if log["graph_bytes"] is None else log["graph_bytes"] / MIB
         decode_s = _mean_decode_s(found["steps"]["buckets"])
         rows.append(

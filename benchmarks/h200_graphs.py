@@ -179,6 +179,7 @@ class Bench:
             facts = self._engine.read_log(self._log(name).splitlines(), running.spec.engine.version)
             self.results["engines"][name] = {
                 "ready_s": ready_s,
+                "started_alone": name == PLANNED,
                 "attested": self._attested(name),
                 "log": {
                     "graph_bytes": facts.graph_bytes,

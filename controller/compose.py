@@ -15,6 +15,7 @@ from canaryctl.controller.discovery import TargetsFile, judged_labels, targets_p
 from canaryctl.controller.judge import Judge
 from canaryctl.controller.loads import StepLoads
 from canaryctl.controller.loop import LeasedService, holder_name
+from canaryctl.controller.memory import predicted
 from canaryctl.controller.model import GpuClaim, Instance, Release
 from canaryctl.controller.observe import Observer
 from canaryctl.controller.parity import ParityWatch
@@ -40,6 +41,7 @@ from canaryctl.runtimes.machine import (
     inspect_machine,
     simulated_machine,
 )
+from canaryctl.runtimes.memory_budget import Budget
 from canaryctl.runtimes.placements.registry import placement
 from canaryctl.runtimes.ports import free_ports
 from canaryctl.runtimes.preflight import preflight
@@ -114,6 +116,7 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
             _machine(adapter, settings),
             inspect_installation(launch, (*names, "torch")),
             distributions=names,
+            memory=predicted(runtime, adapter, _machine(adapter, settings)),
         ).faults
 
     def fresh_faults(release: Release, view: View) -> tuple[str, ...]:
@@ -184,6 +187,7 @@ def stage_engines(app: App, document: ArtifactDocument) -> Iterator[StageEngines
         _machine(adapter, settings),
         inspect_installation(launch, (*names, "torch")),
         distributions=names,
+        memory=predicted(document.runtime, adapter, _machine(adapter, settings)),
     )
     if not found.ok:
         raise InputError("\n".join(found.faults))
@@ -228,6 +232,12 @@ def _rung_faults(release: Release, view: View) -> tuple[str, ...]:
             f"{release.previous_replicas} instances and there is no eager variant"
         ),
     )
+
+
+def memory_budget(runtime: RuntimeSpec, settings: Settings) -> Budget | None:
+    """What is predicted of the memory of one GPU of this machine; None without one."""
+    adapter = engine(runtime.engine.name)
+    return predicted(runtime, adapter, _machine(adapter, settings))
 
 
 @cache

@@ -11,7 +11,7 @@ from canaryctl.common.metrics import Signal, references
 from canaryctl.controller.catalog import Catalog
 from canaryctl.controller.model import Instance, InstanceState
 from canaryctl.controller.view import InstanceView
-from canaryctl.gates.samples import Scrape, Series
+from canaryctl.gates.samples import Scrape, Series, Value
 from canaryctl.gates.sources.base import SampleSource, Target
 from canaryctl.runtimes.engines.base import EngineFault, LogFacts, Stage
 from canaryctl.runtimes.health import Health, read_health
@@ -39,6 +39,7 @@ class _Tracker:
     warmup: WarmupRun | None = None
     grid: tuple[int, ...] | None = None
     grid_read: bool = False
+    memory_bytes: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ class Observer:
         spec = self._catalog.artifact(instance.digest).runtime
         warmup = tracker.warmup.progress() if tracker.warmup is not None else None
         if health is Health.GOOD and not tracker.grid_read:
-            tracker.grid, tracker.grid_read = self._grid(instance, now), True
+            self._read_page(instance, tracker, now)
         readiness = assess(
             tracker.facts,
             alive=True,
@@ -190,16 +191,15 @@ class Observer:
             faults.append((EngineFault.EXIT, f"{instance.id} {why}"))
         return Seen(InstanceView(instance, alive=why is None), tuple(faults))
 
-    def _grid(self, instance: Instance, now: datetime) -> tuple[int, ...] | None:
-        """The sizes that the engine itself reports; None: it cannot say."""
-        info = self._read(instance, (Signal.GRID,), now).values.get(Signal.GRID)
-        if not isinstance(info, Series):
-            return None
-        for labels in info.values:
-            sizes = dict(labels).get("sizes")
-            if sizes is not None:
-                return tuple(int(size) for size in sizes.split(",") if size)
-        return None
+    def _read_page(self, instance: Instance, tracker: _Tracker, now: datetime) -> None:
+        """What the engine itself reports of its start; what it cannot say stays unknown."""
+        values = self._read(instance, (Signal.GRID, Signal.MEMORY), now).values
+        tracker.grid_read = True
+        tracker.grid = _grid(values.get(Signal.GRID))
+        memory = values.get(Signal.MEMORY)
+        if isinstance(memory, Series):
+            kinds = ((dict(labels).get("kind"), size) for labels, size in memory.values.items())
+            tracker.memory_bytes = {kind: size for kind, size in kinds if kind is not None}
 
     def _running_requests(self, instance: Instance, now: datetime) -> int | None:
         values = self._read(instance, (Signal.RUNNING, Signal.WAITING), now).values
@@ -214,6 +214,17 @@ class Observer:
         return self._source.read(target, references(signals, known), now.timestamp())
 
 
+def _grid(info: Value | None) -> tuple[int, ...] | None:
+    """The sizes that the engine itself reports; None: it cannot say."""
+    if not isinstance(info, Series):
+        return None
+    for labels in info.values:
+        sizes = dict(labels).get("sizes")
+        if sizes is not None:
+            return tuple(int(size) for size in sizes.split(",") if size)
+    return None
+
+
 def _facts(tracker: _Tracker) -> dict[str, Any]:
     facts = tracker.facts
     found: dict[str, Any] = {
@@ -222,6 +233,7 @@ def _facts(tracker: _Tracker) -> dict[str, Any]:
         "weights_bytes": facts.weights_bytes,
         "kv_cache_tokens": facts.kv_cache_tokens,
         "max_concurrency": facts.max_concurrency,
+        "memory_bytes": tracker.memory_bytes or None,
         "captured_sizes": list(tracker.grid) if tracker.grid is not None else None,
         "warnings": list(facts.warnings[:20]),
     }

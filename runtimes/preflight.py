@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from canaryctl.common.versions import numbers, padded, satisfies
 from canaryctl.runtimes.engines.base import Engine
 from canaryctl.runtimes.machine import Gpu, Installation, Machine
+from canaryctl.runtimes.memory_budget import Budget
 from canaryctl.runtimes.spec import RuntimeSpec
 from canaryctl.runtimes.warmup import WarmupPlanError, plan_requests
 
@@ -53,8 +54,11 @@ def preflight(
     *,
     distributions: Sequence[str],
     taken_gpus: Collection[int] = (),
+    memory: Budget | None = None,
 ) -> Preflight:
     """Faults and unknowns of running one instance of ``spec`` on ``machine``.
+
+    ``memory``: what is predicted of the memory of one GPU; None: nothing is.
 
     ``distributions``: the names that the engine's version may be installed under, empty where
     it has none. ``taken_gpus``: indices that other instances hold and do not share.
@@ -63,6 +67,7 @@ def preflight(
         *(_Fault(text) for text in engine.check(spec)),
         *_warm_up(spec),
         *_gpus(spec, machine, taken_gpus),
+        *_memory_budget(memory),
         *_driver(spec, machine),
         *_installed(spec, installation, distributions),
     ]
@@ -77,6 +82,15 @@ def _warm_up(spec: RuntimeSpec) -> Iterator[_Finding]:
         plan_requests(spec.warmup_plan, spec.limits)
     except WarmupPlanError as error:
         yield _Fault(str(error))
+
+
+def _memory_budget(memory: Budget | None) -> Iterator[_Finding]:
+    if memory is None:
+        return
+    if memory.fault is not None:
+        yield _Fault(memory.fault)
+    for what in memory.unknown:
+        yield _Unknown(f"memory of {what}")
 
 
 def _gpus(spec: RuntimeSpec, machine: Machine, taken: Collection[int]) -> Iterator[_Finding]:

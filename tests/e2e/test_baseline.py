@@ -120,7 +120,10 @@ def test_the_checklist_holds_once_all_was_measured(tmp_path: Path) -> None:
     measured = run(cli, file, a_trace(tmp_path), "--repeats", "1")
     assert measured.code == 0, measured.err
     assert measured.document["stages"][2]["name"] == "planned"
-    done = cli.run("checklist", file)
-    assert done.code == 0, done.out
-    assert "NO " not in done.out
+    # On a machine too busy for the client to keep to its plan, latencies are not compared.
+    busy = any(stage["summary"]["saturated"] for stage in measured.document["stages"])
+    open_lines = {"TTFT, TPOT and ITL p95 and p99 compared"} if busy else set()
+    done = cli.run("checklist", file, "--json")
+    assert {line["name"] for line in done.document["lines"] if not line["holds"]} == open_lines
+    assert done.code == (1 if busy else 0)
     assert cli.run("checklist", file, "--max-age", "1ms").code == 1

@@ -3,14 +3,14 @@
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from benchmarks.gate_power import forms
 from benchmarks.gate_power.binomial import Median, Rate
-from benchmarks.gate_power.forms import Decision, Methods
+from benchmarks.gate_power.forms import UNKNOWN, Decision, Known, Methods
 from benchmarks.gate_power.independent import NONE, Slowdown
 from benchmarks.gate_power.judges import JUDGES
 from benchmarks.gate_power.ruler import Counts, Floats, Path, Ruler, random_source
@@ -42,13 +42,14 @@ def history(world: World, rng: Any, engines: int = 10) -> Counts:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``methods``: None for those of a history of its own in each repetition. ``judged``: in how
-    many of the ``repetitions`` the other judges are asked too."""
+    """``methods``: in place of those that the repetition's history says; ``history``: whether there
+    is one. ``judged``: in how many of the ``repetitions`` the other judges are asked too."""
 
     name: str
     slowdown: Slowdown
     repetitions: int
     methods: Methods | None = None
+    history: bool = True
     baselines: int = 9
     margin: float = forms.MARGIN
     judged: int = 0
@@ -99,35 +100,34 @@ class Campaign:
         """Repetitions ``first`` to ``last`` − 1 of every case."""
         found = [Found() for _ in self.cases]
         for repetition in range(first, last):
-            for index, path, methods in self.releases(repetition):
-                self._add(self.cases[index], repetition, path, methods, found[index])
+            for index, path, known in self.releases(repetition):
+                self._add(self.cases[index], repetition, path, known, found[index])
         return found
 
-    def releases(self, repetition: int) -> Iterator[tuple[int, Path, Methods]]:
-        """(index of the case, release, how it is judged) of the cases with this repetition."""
+    def releases(self, repetition: int) -> Iterator[tuple[int, Path, Known]]:
+        """(index, release, what is known beforehand) of each case with this repetition."""
         world = self.world
         due = [i for i, case in enumerate(self.cases) if repetition < case.repetitions]
         rng = random_source(self.seed, repetition, 0)
         load = world.load(rng)
         sizes = sorted({self.cases[i].baselines for i in due})
         baselines = {size: world.arm(rng, load, size) for size in sizes}
-        own: Methods = {}
-        if any(self.cases[i].methods is None for i in due):
-            engines = history(world, random_source(self.seed, repetition, 1))
-            own = forms.learned(world.ruler, engines)
+        engines = history(world, random_source(self.seed, repetition, 1))
+        own = forms.learned(world.ruler, engines)
         for index in due:
             case = self.cases[index]
             rng = random_source(self.seed, repetition, 2 + index)
             canary = world.arm(rng, load, 1, case.slowdown)
-            yield index, Path(world.ruler, canary, baselines[case.baselines]), case.methods or own
+            known = replace(own, methods=case.methods or own.methods) if case.history else UNKNOWN
+            yield index, Path(world.ruler, canary, baselines[case.baselines]), known
 
     @staticmethod
-    def _add(case: Case, repetition: int, path: Path, methods: Methods, into: Found) -> None:
-        evidence = forms.evidence(path, methods, margin=case.margin)
+    def _add(case: Case, repetition: int, path: Path, known: Known, into: Found) -> None:
+        evidence = forms.evidence(path, known, margin=case.margin)
         for name, form in forms.FORMS.items():
             decision = forms.decide(path, evidence, form, from_look=case.slowdown.from_look)
             into.decisions[name].append(decision)
-        into.phis.append(float(methods["p99"][1]))
+        into.phis.append(float(known.methods["p99"][1]))
         if repetition < case.judged:
             requests = path.requests(case.slowdown.from_look)
             for name, judge in JUDGES.items():

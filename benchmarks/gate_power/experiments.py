@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from benchmarks.gate_power.campaign import Campaign, Case
-from benchmarks.gate_power.forms import EXACT, UNKNOWN
+from benchmarks.gate_power.forms import EXACT
 from benchmarks.gate_power.independent import LOOKS, NONE, Independent, Slowdown, Tokens
 from benchmarks.gate_power.queues import Q60, QUEUES, Queue
 
@@ -79,10 +79,10 @@ def _independent_with_history(size: Size, seed: int) -> Campaign:
             Case("+50 %", Slowdown(1.5), size.power),
             Case("+100 %", Slowdown(2.0), size.power),
             Case(AT_MARGIN, Slowdown(1.33), size.power),
-            Case("equal, no history", NONE, size.power, UNKNOWN),
-            Case("+10 %, no history", Slowdown(1.1), size.power, UNKNOWN),
-            Case("+50 %, no history", Slowdown(1.5), size.power, UNKNOWN),
-            Case("+100 %, no history", Slowdown(2.0), size.power, UNKNOWN),
+            Case("equal, no history", NONE, size.power, history=False),
+            Case("+10 %, no history", Slowdown(1.1), size.power, history=False),
+            Case("+50 %, no history", Slowdown(1.5), size.power, history=False),
+            Case("+100 %, no history", Slowdown(2.0), size.power, history=False),
         ),
         seed,
     )
@@ -100,8 +100,8 @@ def _queue(queue: Queue, size: Size, seed: int) -> Campaign:
             Case("+50 %", Slowdown(1.5), size.power, judged=judged),
             Case("+100 %", Slowdown(2.0), size.power, judged=judged),
             Case("equal, φ = 1", NONE, size.judged, EXACT),
-            Case("equal, no history", NONE, size.power, UNKNOWN),
-            Case("+10 %, no history", Slowdown(1.1), size.power, UNKNOWN),
+            Case("equal, no history", NONE, size.power, history=False),
+            Case("+10 %, no history", Slowdown(1.1), size.power, history=False),
         ),
         seed,
     )

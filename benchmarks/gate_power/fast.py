@@ -95,10 +95,12 @@ def learned(past, p):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _question(grid, past, p, r, m):  # type: ignore[no-untyped-def]
-    """(i, j_fail, j_pass) of ``edges.choose``; −1: there is nothing to ask yet."""
+def _question(grid, past, first, p, r, m):  # type: ignore[no-untyped-def]
+    """(i, j_fail, j_pass) of ``edges.choose``, by the release's past or, as long as that is too
+    short, by the history's; −1: there is nothing to ask yet."""
     finite = grid.size - 1
-    i = low_edge(grid, past, p) if learned(past, p) else -1
+    known = past if learned(past, p) else first
+    i = low_edge(grid, known, p) if learned(known, p) else -1
     if i < 0:
         return -1, -1, -1
     j_fail = _first_at_least(grid, (1 + r) * grid[i] * (1 - TOLERANCE), i + 1, grid.size)
@@ -171,12 +173,13 @@ def _block_share(logs, failing, k_c, k_b, n_c, n_b):  # type: ignore[no-untyped-
 
 
 @njit(nogil=True, cache=True)
-def judge(canary, baseline, before, grid, look_s, p, r, m, method):  # type: ignore[no-untyped-def]
+def judge(canary, baseline, before, first, grid, look_s, p, r, m, method):  # type: ignore[no-untyped-def]
     """One quantile over a whole release: (ln E_fail, ln E_pass) after each look, NaN for a pass
     that is not on offer.
 
-    ``canary``, ``baseline``: [looks, edges] cumulative; ``before``: :func:`pasts`; ``grid``:
-    edges, +Inf last; ``method``: (block_looks or 0 for (A), φ, φ_U, 1 if a pass is on offer).
+    ``canary``, ``baseline``: [looks, edges] cumulative; ``before``: :func:`pasts`; ``first``: the
+    history's past, zeros without one; ``grid``: edges, +Inf last; ``method``: (block_looks or 0
+    for (A), φ, φ_U, 1 if a pass is on offer).
     """
     block_looks, phi, phi_upper, passes = int(method[0]), method[1], method[2], method[3] > 0
     likelihood = block_looks == 0
@@ -191,7 +194,7 @@ def judge(canary, baseline, before, grid, look_s, p, r, m, method):  # type: ign
     for look in range(looks):
         if look > 0:
             log_fail[look], log_pass[look] = log_fail[look - 1], log_pass[look - 1]
-        i, j_fail, j_pass = _question(grid, before[look], p, r, m)
+        i, j_fail, j_pass = _question(grid, before[look], first, p, r, m)
         if i < 0:
             continue
         at = look_s * (look + 1)

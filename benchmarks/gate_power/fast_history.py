@@ -33,6 +33,16 @@ def exceedances(engines, grid, look_s, p):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def past(engines, look_s):  # type: ignore[no-untyped-def]
+    """Of all engines together, the last half hour."""
+    count, looks, size = engines.shape
+    pooled = np.zeros((looks + 1, size), np.int64)
+    for engine in range(count):
+        pooled[:looks] += engines[engine]
+    return pasts(pooled, look_s)[looks]
+
+
+@njit(nogil=True, cache=True)
 def _phi(looks, length):  # type: ignore[no-untyped-def]
     """(φ or −1, exceedances, usable blocks) of blocks of so many looks, of five engines or more."""
     engines = looks.shape[1]

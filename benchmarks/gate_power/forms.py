@@ -26,10 +26,20 @@ FORMS: Mapping[str, Mapping[str, float]] = {"p99": {"p99": 1.0}, "multi": WEIGHT
 Methods = Mapping[str, Floats]
 """Quantile → how it is judged, as ``fast.judge`` takes it."""
 
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a gate knows beforehand. ``past``: cumulative counts of the history's last half hour at
+    the fine edges, which place the first edges; None without a history."""
+
+    methods: Methods
+    past: Counts | None
+
+
 EXACT: Methods = {name: np.array([0.0, 1.0, 1.0, 1.0]) for name in QUANTILES}
 """(A) where it is a theorem: a history that says independent, φ = φ_U = 1."""
 
-UNKNOWN: Methods = {name: np.array([4.0, 1.0, 1.0, 0.0]) for name in QUANTILES}
+UNKNOWN = Known({name: np.array([4.0, 1.0, 1.0, 0.0]) for name in QUANTILES}, None)
 """No history: (B) with four looks a block, and no pass."""
 
 
@@ -37,13 +47,14 @@ def grid(ruler: Ruler) -> Floats:
     return np.append(ruler.fine_edges(), np.inf)
 
 
-def learned(ruler: Ruler, engines: Counts) -> Methods:
+def learned(ruler: Ruler, engines: Counts) -> Known:
     """From an hour of equal engines, [engines, looks, edges + 1] at all edges of ``ruler``."""
     fine = np.ascontiguousarray(engines[:, :, ruler.fine])
-    return {
+    methods = {
         name: fast_history.learn(fine, grid(ruler), LOOK_S, p, BLOCKS_TRIED)
         for name, p in QUANTILES.items()
     }
+    return Known(methods, fast_history.past(fine, LOOK_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +76,19 @@ class Decision:
 
 
 def evidence(
-    path: Path, methods: Methods, *, tolerance: float = TOLERANCE, margin: float = MARGIN
+    path: Path, known: Known, *, tolerance: float = TOLERANCE, margin: float = MARGIN
 ) -> dict[str, tuple[Floats, Floats]]:
-    """(ln E_fail, ln E_pass) after each look, for each quantile of ``methods``."""
+    """(ln E_fail, ln E_pass) after each look, for each quantile."""
     canary, baseline = path.fine()
     before, edges = fast.pasts(baseline, LOOK_S), grid(path.ruler)
-    return {
-        name: fast.judge(
-            canary, baseline, before, edges, LOOK_S, QUANTILES[name], tolerance, margin, method
+    first = np.zeros_like(edges, np.int64) if known.past is None else known.past
+    found = {}
+    for name, method in known.methods.items():
+        p = QUANTILES[name]
+        found[name] = fast.judge(
+            canary, baseline, before, first, edges, LOOK_S, p, tolerance, margin, method
         )
-        for name, method in methods.items()
-    }
+    return found
 
 
 def mixed(found: Mapping[str, tuple[Floats, Floats]], form: Mapping[str, float]) -> Floats:

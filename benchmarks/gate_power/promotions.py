@@ -15,7 +15,7 @@ from benchmarks.gate_power import forms
 from benchmarks.gate_power.binomial import Median, Rate
 from benchmarks.gate_power.campaign import Campaign, Case, World
 from benchmarks.gate_power.experiments import AT_MARGIN, EQUAL, Size
-from benchmarks.gate_power.forms import Methods
+from benchmarks.gate_power.forms import Known
 from benchmarks.gate_power.independent import NONE, Independent, Slowdown
 from benchmarks.gate_power.queues import Q60, QK
 from benchmarks.gate_power.real import latency_gate, results
@@ -78,18 +78,18 @@ def run(todo: Sequence[Campaign], jobs: int) -> Mapping[tuple[str, str], Release
 
 def _releases(task: tuple[Campaign, int]) -> list[Release]:
     campaign, repetition = task
-    return [one(path, methods) for _, path, methods in campaign.releases(repetition)]
+    return [one(path, known) for _, path, known in campaign.releases(repetition)]
 
 
-def one(path: Path, methods: Methods, form: str = FORM) -> Release:
+def one(path: Path, known: Known, form: str = FORM) -> Release:
     """Judge a release until it has failed, or has passed and shown no harm."""
-    expected = forms.evidence(path, methods)
+    expected = forms.evidence(path, known)
     failing = forms.mixed(expected, forms.FORMS[form])
     passing = np.min([expected[name][1] for name in forms.FORMS[form]], axis=0)
     requests = path.requests()
     failed = harmless = passed = math.inf
     compared = unequal = 0
-    for look, result in enumerate(results(latency_gate(form, methods), path)):
+    for look, result in enumerate(results(latency_gate(form, known, path.ruler), path)):
         [rule] = result.details["rules"]
         compared += 1
         same = rule["log_e_fail"] == failing[look] and rule["log_e_pass"] == passing[look]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from benchmarks.gate_power.forms import ALPHA, BETA, MARGIN, TOLERANCE, Methods
+from benchmarks.gate_power.forms import ALPHA, BETA, MARGIN, TOLERANCE, Known, grid
 from benchmarks.gate_power.independent import LOOK_S, LOOKS
 from benchmarks.gate_power.ruler import Counts, Path, Ruler
 from canaryctl.common.metrics import AnySignal, Signal
@@ -12,23 +12,28 @@ from canaryctl.gates import registry
 from canaryctl.gates.base import Gate, GateContext, Look
 from canaryctl.gates.history import QUANTILES, AaHistory, Dependence
 from canaryctl.gates.outcome import GateResult
+from canaryctl.gates.readings import Buckets
 from canaryctl.gates.samples import ArmWindow, Delta, Histogram
 from canaryctl.gates.spec import GateSpec
 
 
-def aa_history(methods: Methods, signal: Signal) -> AaHistory:
-    """The history that says what ``methods`` say."""
+def aa_history(known: Known, ruler: Ruler, signal: Signal) -> AaHistory | None:
+    """The history that says what is ``known``."""
+    if known.past is None:
+        return None
     found: dict[tuple[AnySignal, float], Dependence] = {
         (signal, QUANTILES[name]): Dependence(phi, upper, max(1, int(looks)), 10, 12)
-        for name, (looks, phi, upper, passes) in methods.items()
+        for name, (looks, phi, upper, passes) in known.methods.items()
         if passes
     }
-    return AaHistory(LOOK_S, LOOKS * LOOK_S, found)
+    past = Buckets(tuple(map(float, grid(ruler))), tuple(map(int, known.past)))
+    return AaHistory(LOOK_S, LOOKS * LOOK_S, found, {signal: past})
 
 
 def latency_gate(
     form: str,
-    methods: Methods,
+    known: Known,
+    ruler: Ruler,
     *,
     signal: Signal = Signal.TTFT,
     share: float = 0.1,
@@ -39,7 +44,7 @@ def latency_gate(
     limits = {"max_regression": TOLERANCE, "margin": MARGIN, "alpha": ALPHA, "beta": BETA}
     said = {limit: format_ratio(ratio) for limit, ratio in limits.items()}
     spec = GateSpec.model_validate({"name": name, **said})
-    history = aa_history(methods, signal)
+    history = aa_history(known, ruler, signal)
     context = GateContext(1, detectable, LOOK_S, share, history=history)
     return registry.build(spec, context)
 

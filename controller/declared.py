@@ -1,13 +1,16 @@
 """What an artifact declares of its runtime, and what its instances told of their start: in the
 words that gates compare (:mod:`canaryctl.gates.attestation`, :mod:`canaryctl.gates.startup`)."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from canaryctl.controller.model import Instance
 from canaryctl.gates.base import StartFacts
 from canaryctl.runtimes.engines.base import Stage
 from canaryctl.runtimes.spec import RuntimeSpec
+from canaryctl.runtimes.warmup import BucketKind
 
 _STAGES = ("load", "compile", "capture")
 _BYTES = {"graph_bytes": "graphs", "weights_bytes": "weights"}
@@ -50,7 +53,27 @@ def start_facts(instance: Instance) -> StartFacts:
         for fact, kind in _BYTES.items()
         if instance.facts.get(fact) is not None
     }
-    return StartFacts(took, sizes)
+    runs, replays = _warmed(instance.facts.get("warmup") or ())
+    return StartFacts(took, sizes, runs, replays)
+
+
+def _warmed(batches: Sequence[Mapping[str, Any]]) -> tuple[dict[str, int], dict[str, int]]:
+    """Decode buckets of the warm-up: how often each ran, and the fewest replays of a run. Mixed
+    ones pass steps of many sizes, and have no graph of their own."""
+    decodes = [batch for batch in batches if batch["kind"] == BucketKind.DECODE]
+    runs, replays = Counter[str](), dict[str, int]()
+    unknown = set()
+    for batch in decodes:
+        name = f"decode bucket {batch['bucket']}"
+        runs[name] += 1
+        replayed = batch.get("replayed")
+        if replayed is None:
+            unknown.add(name)
+        else:
+            replays[name] = min(replayed, replays.get(name, replayed))
+    # What is known to be none stays so, whatever is unknown of another run.
+    known = {name: count for name, count in replays.items() if name not in unknown or not count}
+    return dict(runs), known
 
 
 def _between(since: datetime | None, until: datetime | None) -> float | None:

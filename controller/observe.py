@@ -11,7 +11,7 @@ from canaryctl.common.metrics import Signal, references
 from canaryctl.controller.catalog import Catalog
 from canaryctl.controller.model import Instance, InstanceState
 from canaryctl.controller.view import InstanceView
-from canaryctl.gates.samples import Scrape, Series, Value
+from canaryctl.gates.samples import Histogram, Scrape, Series, Value
 from canaryctl.gates.sources.base import SampleSource, Target
 from canaryctl.runtimes.engines.base import EngineFault, LogFacts, Stage
 from canaryctl.runtimes.health import Health, read_health
@@ -19,7 +19,7 @@ from canaryctl.runtimes.httpclient import client
 from canaryctl.runtimes.logtail import LogTail
 from canaryctl.runtimes.placements.base import Liveness, Placement, Status
 from canaryctl.runtimes.readiness import assess, overdue
-from canaryctl.runtimes.warmup import WarmupRun, WarmupState, plan_requests
+from canaryctl.runtimes.warmup import Replays, WarmupRun, WarmupState, plan_requests
 
 HEALTH_TIMEOUT_S = 0.5
 
@@ -38,6 +38,7 @@ class _Tracker:
     facts: LogFacts = field(default_factory=LogFacts)
     warmup: WarmupRun | None = None
     grid: tuple[int, ...] | None = None
+    attested: dict[str, str] | None = None
     grid_read: bool = False
     memory_bytes: dict[str, float] = field(default_factory=dict)
 
@@ -78,6 +79,11 @@ class Observer:
         if instance.handle is None:
             raise AssertionError(f"{instance.id} has not been started")
         return self._placement.base_url(instance.handle)
+
+    def first_tokens(self, instance: Instance, now: datetime) -> float | None:
+        """How many requests got a first token from it since it started; None: it cannot say."""
+        found = self._read(instance, (Signal.TTFT,), now).values.get(Signal.TTFT)
+        return float(found.count) if isinstance(found, Histogram) else None
 
     def close(self) -> None:
         for instance in list(self._trackers):
@@ -160,7 +166,7 @@ class Observer:
         fault = readiness.fault and f"readiness: {readiness.fault}"
         listening = health is Health.GOOD
         if Stage.CAPTURED in readiness.stages and listening and warmup is None and not fault:
-            tracker.warmup = self._warm(instance)
+            tracker.warmup = self._warm(instance, tracker.grid, now)
         if warmup is not None and warmup.state is WarmupState.FAILED:
             fault = f"warmup: {warmup.reason}"
         late = overdue(readiness.stages, self._deadlines(instance), now)
@@ -175,13 +181,26 @@ class Observer:
         )
         return Seen(InstanceView(after, alive=True, fault=fault), tuple(faults))
 
-    def _warm(self, instance: Instance) -> WarmupRun:
+    def _warm(self, instance: Instance, grid: tuple[int, ...] | None, now: datetime) -> WarmupRun:
         artifact = self._catalog.artifact(instance.digest)
+        speculative = artifact.runtime.speculative
+        # Speculative decoding runs as many tokens of a sequence as were accepted: no one size.
+        proof = (
+            Replays(grid, lambda: self._replays(instance, now))
+            if grid and not speculative
+            else None
+        )
         return WarmupRun(
             self.base_url(instance),
             self._catalog.engine(instance.digest).model_name(artifact.runtime),
             plan_requests(artifact.runtime.warmup_plan, artifact.runtime.limits),
+            replays=proof,
         )
+
+    def _replays(self, instance: Instance, now: datetime) -> Mapping[int, float] | None:
+        """Steps that replayed a graph, by its size; None: the engine does not say."""
+        steps = self._read(instance, (Signal.STEPS,), now).values.get(Signal.STEPS)
+        return replays_by_size(steps) if isinstance(steps, Series) else None
 
     def _ready(
         self, instance: Instance, health: Health, faults: list[tuple[EngineFault, str]]
@@ -193,13 +212,16 @@ class Observer:
 
     def _read_page(self, instance: Instance, tracker: _Tracker, now: datetime) -> None:
         """What the engine itself reports of its start; what it cannot say stays unknown."""
-        values = self._read(instance, (Signal.GRID, Signal.MEMORY), now).values
+        values = self._read(instance, (Signal.GRID, Signal.MEMORY, Signal.ATTESTATION), now).values
         tracker.grid_read = True
         tracker.grid = _grid(values.get(Signal.GRID))
         memory = values.get(Signal.MEMORY)
         if isinstance(memory, Series):
             kinds = ((dict(labels).get("kind"), size) for labels, size in memory.values.items())
             tracker.memory_bytes = {kind: size for kind, size in kinds if kind is not None}
+        told = values.get(Signal.ATTESTATION)
+        if isinstance(told, Series):
+            tracker.attested = {name: text for labels in told.values for name, text in labels}
 
     def _running_requests(self, instance: Instance, now: datetime) -> int | None:
         values = self._read(instance, (Signal.RUNNING, Signal.WAITING), now).values
@@ -225,6 +247,17 @@ def _grid(info: Value | None) -> tuple[int, ...] | None:
     return None
 
 
+def replays_by_size(steps: Series) -> dict[int, float]:
+    """Of the engine's steps, those that replayed a graph."""
+    found: dict[int, float] = {}
+    for labels, count in steps.values.items():
+        label = dict(labels)
+        size = label.get("bucket", "")
+        if label.get("mode", "NONE") != "NONE" and size.isdigit():
+            found[int(size)] = found.get(int(size), 0.0) + count
+    return found
+
+
 def _facts(tracker: _Tracker) -> dict[str, Any]:
     facts = tracker.facts
     found: dict[str, Any] = {
@@ -235,11 +268,18 @@ def _facts(tracker: _Tracker) -> dict[str, Any]:
         "max_concurrency": facts.max_concurrency,
         "memory_bytes": tracker.memory_bytes or None,
         "captured_sizes": list(tracker.grid) if tracker.grid is not None else None,
+        "attested": tracker.attested,
         "warnings": list(facts.warnings[:20]),
     }
     if tracker.warmup is not None:
         found["warmup"] = [
-            {"kind": t.kind.value, "bucket": t.bucket, "repeat": t.repeat, "seconds": t.seconds}
+            {
+                "kind": t.kind.value,
+                "bucket": t.bucket,
+                "repeat": t.repeat,
+                "seconds": t.seconds,
+                "replayed": t.replayed,
+            }
             for t in tracker.warmup.progress().times
         ]
     return found

@@ -7,8 +7,8 @@ from canaryctl.runtimes.progress import ProbeTarget, ProgressProbe
 
 
 class ProgressWatch:
-    """The progress checks of one release. Both arms are asked alike, so that the few requests
-    of the checks weigh the same in every comparison."""
+    """The progress checks of one release. An engine with traffic is not asked, so that no request
+    of the checks is among those that latency gates judge; both arms are checked alike."""
 
     def __init__(self, *, interval_s: float, timeout_s: float) -> None:
         self._probe = ProgressProbe(interval_s=interval_s, timeout_s=timeout_s)

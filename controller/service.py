@@ -7,6 +7,7 @@ The tick is re-entrant by construction: it starts from the store every time.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
 from canaryctl.common.errors import TemporaryError
 from canaryctl.controller.catalog import Catalog
@@ -148,7 +149,7 @@ class ServiceController:
         return seen
 
     def _progress(self, release: Release, plan: Plan, seen: Sequence[Seen], now: datetime) -> None:
-        """One token from every warm instance of both arms, again and again."""
+        """Whether every warm instance of both arms generates, again and again."""
         if release.id not in self._known.progress:
             spec = next(s for s in gate_specs(release, plan) if s.name == "progress")
             timeout_s = spec.max_seconds or PROGRESS_S
@@ -161,6 +162,7 @@ class ServiceController:
                     self._catalog.engine(item.view.instance.digest).model_name(
                         self._catalog.artifact(item.view.instance.digest).runtime
                     ),
+                    partial(self._observer.first_tokens, item.view.instance, now),
                 )
                 for item in seen
                 if item.view.serving

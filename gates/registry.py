@@ -19,6 +19,7 @@ from canaryctl.gates import (
     startup,
     step_time,
     unfinished,
+    warmup,
 )
 from canaryctl.gates.base import Gate, GateContext
 from canaryctl.gates.spec import GateSpec
@@ -69,6 +70,7 @@ GATES: Mapping[str, Family] = {
     startup.READY_TIME: Family(
         startup.ReadyTimeGate, ("max_seconds", "max_regression"), spends_alpha=False
     ),
+    warmup.WARMUP: Family(warmup.WarmupGate, (), has_default=True, spends_alpha=False),
     attestation.ATTESTATION: Family(
         attestation.AttestationGate, (), has_default=True, spends_alpha=False
     ),
@@ -117,7 +119,7 @@ def compares_latency(spec: GateSpec) -> bool:
 
 def has_fixed_limit(spec: GateSpec) -> bool:
     """Whether the gate can judge a canary that there is nothing to compare with."""
-    fixed = (spec.max_ratio, spec.min_ratio, spec.max_seconds, spec.max_bytes)
+    fixed = (spec.max_ratio, spec.min_ratio, spec.max_seconds, spec.max_bytes, spec.max_nats)
     return any(limit is not None for limit in fixed)
 
 

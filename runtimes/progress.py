@@ -1,13 +1,15 @@
 """One generated token in bounded time: the only proof that an engine makes progress.
 
-A hung engine answers its health check with 200 and exports its metrics.
+A hung engine answers its health check with 200 and exports its metrics. But each question is a
+request that latency gates see, so that an engine is asked only when it has given no first token
+to anybody else since the last check.
 """
 
 import queue
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import httpx
@@ -16,31 +18,39 @@ from canaryctl.runtimes.generation import PATH, completion_body
 from canaryctl.runtimes.httpclient import client
 
 _PROMPT_TOKENS = 4
+_READ_S = 2.0  # what reading the engine's count may add before a check is given up
 _MOST_OUTSTANDING = 32  # threads, over all instances
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeTarget:
+    """``first_tokens``: reads how many requests have got a first token from the engine since it
+    started, by its own count, or None where it does not say; without it every check asks."""
+
     base_url: str
     model: str
+    first_tokens: Callable[[], float | None] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressResult:
-    """``seconds``: how long the token took; None where none came, and ``reason`` says why."""
+    """``seconds``: how long the token took; None where none came, and ``reason`` says why, or
+    where none was asked for, since the engine was ``seen`` to give others."""
 
     instance: str
     started_at: datetime
     seconds: float | None = None
     reason: str | None = None
+    seen: bool = False
 
     @property
     def ok(self) -> bool:
-        return self.seconds is not None
+        return self.seen or self.seconds is not None
 
 
 class ProgressProbe:
-    """Asks each instance for one token every ``interval_s``, and waits ``timeout_s`` for it.
+    """Checks each instance every ``interval_s``: where no request got a first token since the
+    last check, it asks for one, and waits ``timeout_s`` for it.
 
     A hang is therefore reported at most ``interval_s + timeout_s`` (and the time between two
     polls) after it began. At most one check per instance is outstanding; the next is due
@@ -66,7 +76,9 @@ class ProgressProbe:
         ]
         for name, target in targets.items():
             if self._is_due(name, target, now):
-                self._checks[name] = _Check(target, now, self._timeout_s)
+                last = self._checks.get(name)
+                known = last.count if last is not None and last.target == target else None
+                self._checks[name] = _Check(target, now, self._timeout_s, known)
         return tuple(results)
 
     def _is_due(self, name: str, target: ProbeTarget, now: datetime) -> bool:
@@ -80,20 +92,36 @@ class ProgressProbe:
 
 
 class _Check:
-    """One request, in a thread that dies with the controller."""
+    """One request at most, in a thread that dies with the controller. ``known``: the engine's
+    count of first tokens after the last check; ``count``: after this one; None: not known."""
 
-    def __init__(self, target: ProbeTarget, now: datetime, timeout_s: float) -> None:
+    def __init__(
+        self, target: ProbeTarget, now: datetime, timeout_s: float, known: float | None
+    ) -> None:
+        self.count: float | None = None
         self.target = target
         self.started_at = now
         self._reported = False
         self._overdue = False
-        self._answer: queue.SimpleQueue[float | str] = queue.SimpleQueue()
+        self._answer: queue.SimpleQueue[float | str | None] = queue.SimpleQueue()
         self._thread = threading.Thread(
-            target=lambda: self._answer.put(_generate(target, timeout_s)),
+            target=lambda: self._answer.put(self._check(known, timeout_s)),
             name="progress-probe",
             daemon=True,
         )
         self._thread.start()
+
+    def _check(self, known: float | None, timeout_s: float) -> float | str | None:
+        """Seconds that a token took, or why none came; None: others were seen to get one."""
+        read = self.target.first_tokens
+        found = read() if read is not None else None
+        if found is not None and known is not None and found > known:
+            self.count = found
+            return None
+        answer = _generate(self.target, timeout_s)
+        # The engine may count its own token a moment later: that is no progress of the next check.
+        self.count = None if found is None else found + 1
+        return answer
 
     @property
     def outstanding(self) -> bool:
@@ -106,7 +134,8 @@ class _Check:
         try:
             answer = self._answer.get_nowait()
         except queue.Empty:
-            if (now - self.started_at).total_seconds() <= timeout_s:
+            reads_s = _READ_S if self.target.first_tokens is not None else 0.0
+            if (now - self.started_at).total_seconds() <= timeout_s + reads_s:
                 return None
             # Twice in a row: a controller that was stopped itself has an answer waiting that
             # its thread had no time to take.
@@ -115,6 +144,8 @@ class _Check:
                 return None
             answer = f"no token in {timeout_s:g} s"
         self._reported = True
+        if answer is None:
+            return ProgressResult(instance, self.started_at, seen=True)
         if isinstance(answer, str):
             return ProgressResult(instance, self.started_at, reason=answer)
         return ProgressResult(instance, self.started_at, seconds=answer)

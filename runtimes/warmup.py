@@ -9,7 +9,7 @@ for a mixed bucket of T tokens, a prefill is sent into running decodes.
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -28,6 +28,9 @@ _MIXED_OUTPUT_TOKENS = 48
 # Sequences of a bucket arrive one after the other while those before them decode already: one
 # step for each has been seen to be enough. Where it is not, the batch is run again longer.
 _STEPS_PER_ARRIVAL = 1
+# An engine counts a step a moment after its tokens were sent.
+_COUNTED_WITHIN_S = 2.0
+_COUNTS_EVERY_S = 0.1
 
 
 class BucketKind(StrEnum):
@@ -145,13 +148,37 @@ class WarmupState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class BatchTime:
     """One run of one bucket, in seconds; several ``tries`` where its sequences missed each
-    other at first. ``seconds`` is that of the last try."""
+    other at first. ``seconds`` is that of the last try.
+
+    ``replayed``: steps of all tries that replayed the graph which the bucket is padded to, by
+    the engine's own account; None: it does not say, or the bucket has no graph of its own.
+    """
 
     kind: BucketKind
     bucket: int
     repeat: int
     seconds: float
     tries: int
+    replayed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replays:
+    """The engine's account of its graphs. ``sizes``: captured, of sequences that decode one
+    token each; ``read``: steps that replayed each size so far; None: it does not say."""
+
+    sizes: tuple[int, ...]
+    read: Callable[[], Mapping[int, float] | None]
+
+    def size_of(self, batch: WarmupBatch) -> int | None:
+        """The graph that the batch is to replay; None for mixed steps, which pass many sizes."""
+        if batch.kind is not BucketKind.DECODE:
+            return None
+        return min((size for size in self.sizes if size >= batch.bucket), default=None)
+
+    def count(self, size: int | None) -> float | None:
+        found = None if size is None else self.read()
+        return None if found is None or size is None else found.get(size, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +199,7 @@ class WarmupRun:
 
     A plan without batches is done at once. ``batch_timeout_s`` bounds one try of one batch;
     ``together_s`` how long a batch is tried again while its requests miss each other.
+    ``replays``: what proves that graphs were replayed; None: nothing can.
     """
 
     def __init__(
@@ -180,12 +208,14 @@ class WarmupRun:
         model: str,
         batches: Sequence[WarmupBatch],
         *,
+        replays: Replays | None = None,
         batch_timeout_s: float = 120.0,
         together_s: float = 45.0,
     ) -> None:
         self._base_url = base_url
         self._model = model
         self._batches = tuple(batches)
+        self._replays = replays
         self._timeout_s = batch_timeout_s
         self._together_s = together_s
         self._cancelled = threading.Event()
@@ -239,6 +269,7 @@ class WarmupRun:
     async def _run_batch(self, http: httpx.AsyncClient, batch: WarmupBatch) -> BatchTime:
         output_tokens, tried = batch.output_tokens, 0
         give_up_at = time.perf_counter() + self._together_s
+        before = await self._count(batch)
         while True:
             tried += 1
             begun = time.perf_counter()
@@ -251,7 +282,8 @@ class WarmupRun:
                 raise _FailedError(f"{batch.title}: {failure}") from None
             if met:
                 seconds = time.perf_counter() - begun
-                return BatchTime(batch.kind, batch.bucket, batch.repeat, seconds, tried)
+                replayed = await self._replayed(batch, before)
+                return BatchTime(batch.kind, batch.bucket, batch.repeat, seconds, tried, replayed)
             # A busy host hands requests over one by one: longer ones meet sooner or later.
             if time.perf_counter() > give_up_at:
                 raise _FailedError(
@@ -259,6 +291,24 @@ class WarmupRun:
                     f"to {output_tokens} tokens; does the engine run that many at once?"
                 )
             output_tokens = min(2 * output_tokens, batch.most_output_tokens)
+
+    async def _count(self, batch: WarmupBatch) -> float | None:
+        if self._replays is None:
+            return None
+        return await asyncio.to_thread(self._replays.count, self._replays.size_of(batch))
+
+    async def _replayed(self, batch: WarmupBatch, before: float | None) -> int | None:
+        """Steps since ``before``; waits a moment for the first."""
+        if before is None:
+            return None
+        give_up_at = time.perf_counter() + _COUNTED_WITHIN_S
+        while True:
+            after = await self._count(batch)
+            if after is None:
+                return None
+            if after > before or time.perf_counter() > give_up_at:
+                return round(after - before)
+            await asyncio.sleep(_COUNTS_EVERY_S)
 
     async def _try(self, http: httpx.AsyncClient, batch: WarmupBatch) -> bool:
         """Whether the requests were seen in the same steps."""

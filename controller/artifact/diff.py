@@ -1,6 +1,6 @@
 """What differs between two runtimes, by place and by kind."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -77,6 +77,20 @@ def diff_runtimes(a: RuntimeSpec, b: RuntimeSpec) -> tuple[Change, ...]:
     ]
     order = list(Group)
     return tuple(sorted(changes, key=lambda change: (order.index(change.group), change.path)))
+
+
+def diff_attested(
+    a: Mapping[str, str] | None, b: Mapping[str, str] | None
+) -> list[dict[str, str | None]]:
+    """By name, what engines attested differently: ``name``, ``before``, ``after`` (None: not
+    told). Nothing where one attested nothing. The artifact's own digest always differs."""
+    if a is None or b is None:
+        return []
+    return [
+        {"name": name, "before": a.get(name), "after": b.get(name)}
+        for name in sorted(a.keys() | b.keys())
+        if a.get(name) != b.get(name) and name != "artifact"
+    ]
 
 
 def group_of(path: str) -> Group:

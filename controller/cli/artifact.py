@@ -79,27 +79,45 @@ def show(reference: str, as_json: bool) -> None:
 @click.argument("after", metavar="B")
 @_as_json
 def diff(before: str, after: str, as_json: bool) -> None:
-    """Name what changed from runtime A to runtime B.
+    """Name what changed from runtime A to runtime B, and in what ran of each.
 
     Each is a FILE (a name with / or .yaml, or one that exists), or a REF as for show.
     """
-    from canaryctl.controller.artifact.diff import diff_runtimes
+    from canaryctl.controller.artifact.diff import diff_attested, diff_runtimes
 
     a, b = find(before), find(after)
     changes = diff_runtimes(a.runtime, b.runtime)
+    ran = [_ran(one) for one in (a, b)]
+    differs = diff_attested(*ran)
     if as_json:
-        listed = [_change_json(change) for change in changes]
-        emit_json({"a": a.about(), "b": b.about(), "same": not changes, "changes": listed})
+        emit_json(
+            {
+                "a": a.about(),
+                "b": b.about(),
+                "same": not changes,
+                "changes": [_change_json(change) for change in changes],
+                "ran": {"a": ran[0], "b": ran[1], "changes": differs},
+            }
+        )
         return
     for letter, one in (("a", a), ("b", b)):
         click.echo(f"{letter}  {one.name}@{one.version}  {one.digest}")
     if not changes:
         click.echo("the same runtime")
-        return
-    table = Table("what", "where", "change")
-    for change in changes:
-        table.add(change.group, change.path, _change_text(change))
-    table.print()
+    else:
+        table = Table("what", "where", "change")
+        for change in changes:
+            table.add(change.group, change.path, _change_text(change))
+        table.print()
+    for letter, told in zip("ab", ran, strict=True):
+        if told is None and any(ran):
+            click.echo(f"{letter} attested nothing yet: no instance of it is known that did")
+    if differs:
+        click.echo("what ran, as the engines attested it:")
+        table = Table("what", "a", "b")
+        for found in differs:
+            table.add(found["name"], found["before"] or "-", found["after"] or "-")
+        table.print()
 
 
 @artifact.command("list")
@@ -175,6 +193,19 @@ def find(reference: str) -> Found:
         digest=loaded.digest,
         runtime=loaded.document.runtime,
     )
+
+
+def _ran(found: Found) -> dict[str, str] | None:
+    """What the latest instance of the runtime that attested anything said of itself."""
+    if found.created_at is None:
+        return None  # a file, of which nothing is stored
+    with closing(_store()) as store:
+        told = [
+            instance.facts["attested"]
+            for instance in store.instances(service=found.service)
+            if instance.digest == found.digest and instance.facts.get("attested")
+        ]
+    return dict(told[-1]) if told else None
 
 
 def _means_a_file(reference: str) -> bool:

@@ -99,6 +99,7 @@ def _service_document(app: "App", service: "Service") -> dict[str, Any]:
                 "port": instance.port,
                 "gpus": list(instance.gpus),
                 "stages": {s.value: at.isoformat() for s, at in instance.stages.items()},
+                "facts": dict(instance.facts),
             }
             for instance in app.store.instances(service=service.name, live_only=True)
         ],

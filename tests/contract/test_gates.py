@@ -12,7 +12,7 @@ import pytest
 from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.common.parity import Agreement, Parity
 from canaryctl.gates import registry
-from canaryctl.gates.base import Event, Gate, GateContext, Look, State
+from canaryctl.gates.base import Event, Gate, GateContext, Look, StartFacts, State
 from canaryctl.gates.outcome import GateResult, Outcome
 from canaryctl.gates.samples import (
     ArmWindow,
@@ -145,6 +145,11 @@ def look(at: float, *, bad: bool = False, **changes: Any) -> Look:
         "baseline_limits": LIMITS,
         "canary_events": EVENTS if bad else (),
         "progress_checks": 1,
+        "start": {
+            "c0": StartFacts(
+                runs={"decode bucket 8": 3}, replays={"decode bucket 8": 0 if bad else 12}
+            )
+        },
         "parity": parity(60 if bad else 0),
     }
     return Look(**{**given, **changes})

@@ -23,7 +23,7 @@ from canaryctl.runtimes.spec import (
     RuntimeSpec,
     WarmupPlan,
 )
-from canaryctl.runtimes.warmup import BucketKind, WarmupRun, WarmupState, plan_requests
+from canaryctl.runtimes.warmup import BucketKind, Replays, WarmupRun, WarmupState, plan_requests
 
 DIGEST = "sha256:" + "e" * 64
 LIMITS = LimitsSpec(max_num_seqs=16, max_num_batched_tokens=512, max_model_len=512)
@@ -131,6 +131,34 @@ def test_every_bucket_is_run_the_asked_number_of_times(engines: Engines) -> None
         assert replayed.get(bucket, 0) >= 3 * 4, (bucket, replayed)
 
 
+def replays(url: str) -> Replays:
+    def read() -> dict[int, float]:
+        found: dict[int, float] = {}
+        for mode, bucket, count in steps(url):
+            if mode != "NONE":
+                found[int(bucket)] = found.get(int(bucket), 0.0) + count
+        return found
+
+    return Replays((1, 2, 4, 8, 16), read)
+
+
+def test_replays_are_counted_by_the_engine_and_not_by_requests(engines: Engines) -> None:
+    plan = WarmupPlan(decode_buckets=(1, 3), mixed_token_buckets=(64,), repeat_per_bucket=2)
+    batches = plan_requests(plan, LIMITS)
+    for fault, least in (("", 3), ("eager_fallback", 0)):
+        spec, url = engines.start(plan, **({"fault": fault} if fault else {}))
+        run = WarmupRun(url, engines.model(spec), batches, replays=replays(url))
+        end = run.wait(60)
+        assert (end.state, end.reason) == (WarmupState.DONE, None)
+        for time_taken in end.times:
+            if time_taken.kind is BucketKind.MIXED:
+                assert time_taken.replayed is None
+            else:  # three sequences are padded to the graph of four
+                assert time_taken.replayed is not None
+                assert time_taken.replayed >= least
+                assert fault == "" or time_taken.replayed == 0
+
+
 def test_a_plan_without_buckets_is_done_at_once() -> None:
     run = WarmupRun("http://127.0.0.1:9", "m", ())
     assert run.wait(5).state is WarmupState.DONE
@@ -211,6 +239,42 @@ def poll_until(
 
     wait_for(enough)
     return found
+
+
+def test_an_engine_with_traffic_is_not_asked(engines: Engines) -> None:
+    spec, url = engines.start()
+    model = engines.model(spec)
+
+    def first_tokens() -> float:
+        page = httpx.get(f"{url}/metrics", trust_env=False).text
+        return float(re.findall(r"^canaryctl_ttft_seconds_count\S* (\S+)$", page, re.MULTILINE)[0])
+
+    def complete() -> None:
+        body = {"model": model, "prompt": [1, 2, 3], "max_tokens": 2}
+        httpx.post(f"{url}/v1/completions", json=body, trust_env=False).raise_for_status()
+
+    targets = {"one": ProbeTarget(url, model, first_tokens)}
+    probe = ProgressProbe(interval_s=1.0, timeout_s=1.0)
+    (asked,) = poll_until(probe, targets, NOW, 1)
+    assert asked.ok
+    assert not asked.seen
+    complete()
+    wait_for(lambda: first_tokens() == 2)
+    (seen,) = poll_until(probe, targets, NOW + timedelta(seconds=1), 1)
+    assert seen.ok
+    assert seen.seen
+    assert first_tokens() == 2, "nothing but the traffic"
+    (idle,) = poll_until(probe, targets, NOW + timedelta(seconds=2), 1)
+    assert idle.ok
+    assert not idle.seen
+    assert first_tokens() == 3
+    complete()
+    wait_for(lambda: first_tokens() == 4)
+    switch(url, "hang")
+    (before,) = poll_until(probe, targets, NOW + timedelta(seconds=3), 1)
+    assert before.seen, "it generated since the last check"
+    (hung,) = poll_until(probe, targets, NOW + timedelta(seconds=4), 1)
+    assert hung.reason == "no token in 1 s"
 
 
 def test_progress_is_a_token_and_a_hang_is_found_in_time(engines: Engines) -> None:

@@ -81,6 +81,8 @@ LOOKS = st.builds(
             StartFacts,
             st.dictionaries(st.text(max_size=4), NUMBERS, max_size=2),
             st.dictionaries(st.text(max_size=4), st.integers(0, 2**40), max_size=2),
+            st.dictionaries(st.text(max_size=4), st.integers(1, 9), max_size=2),
+            st.dictionaries(st.text(max_size=4), st.integers(0, 99), max_size=2),
         ),
         max_size=2,
     ),

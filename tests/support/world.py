@@ -173,6 +173,9 @@ class Looks:
     def base_url(self, instance: Instance) -> str:
         return f"http://{instance.id}"
 
+    def first_tokens(self, instance: Instance, now: datetime) -> float | None:
+        return None
+
     def close(self) -> None:
         pass
 

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from canaryctl.controller.artifact.diff import Group, diff_runtimes, group_of
+from canaryctl.controller.artifact.diff import Group, diff_attested, diff_runtimes, group_of
 from canaryctl.runtimes.spec import RuntimeSpec
 
 BASE: dict[str, Any] = {
@@ -122,3 +122,15 @@ def _paths(model: type[BaseModel], above: str) -> Iterator[str]:
             yield from _paths(inner[0], f"{above}{name}.")
         else:
             yield above + name
+
+
+def test_what_ran_is_compared_by_what_both_attested() -> None:
+    a = {"torch_version": "2.11.0+cu130", "nccl_version": "2.28.9", "artifact": "sha256:a"}
+    b = {"torch_version": "2.11.0+cu129", "dtype": "bfloat16", "artifact": "sha256:b"}
+    assert diff_attested(a, b) == [
+        {"name": "dtype", "before": None, "after": "bfloat16"},
+        {"name": "nccl_version", "before": "2.28.9", "after": None},
+        {"name": "torch_version", "before": "2.11.0+cu130", "after": "2.11.0+cu129"},
+    ]
+    assert diff_attested(a, a) == []
+    assert diff_attested(None, b) == []

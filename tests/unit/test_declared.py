@@ -78,3 +78,13 @@ def test_what_log_and_stages_tell_of_a_start() -> None:
 
 def test_what_was_not_told_is_absent() -> None:
     assert start_facts(instance(stages={Stage.STARTED: T0})) == StartFacts({}, {})
+
+
+def test_the_fewest_replays_of_a_warmed_bucket_count() -> None:
+    def run(bucket: int, replayed: int | None, kind: str = "decode") -> dict[str, object]:
+        return {"kind": kind, "bucket": bucket, "repeat": 1, "seconds": 0.1, "replayed": replayed}
+
+    runs = [run(4, 9), run(4, 7), run(8, 3), run(8, None), run(2, 0), run(2, None)]
+    start = start_facts(instance(facts={"warmup": [*runs, run(64, None, "mixed")]}))
+    assert start.runs == {"decode bucket 4": 2, "decode bucket 8": 2, "decode bucket 2": 2}
+    assert start.replays == {"decode bucket 4": 7, "decode bucket 2": 0}

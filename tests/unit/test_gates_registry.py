@@ -33,6 +33,7 @@ def test_good_gates_have_no_mistakes() -> None:
         spec("graph_memory", max_bytes="512MiB"),
         spec("ready_time", max_seconds="2m"),
         spec("attestation"),
+        spec("warmup"),
         spec("output_parity", max_ratio="5%", max_nats=0.05),
     )
 

@@ -1,0 +1,91 @@
+"""`canaryctl baseline run` on one GPU with real vLLM: eager, the default grid and a planned one
+under the same load, in turns.
+
+    python -m benchmarks.h200_baseline --counts shapes.csv --out OUT
+
+``shapes.csv``: the shapes of the traffic (``kind,size,count``), as benchmarks.h200_graphs writes
+them. The grid is planned from it, written into the artifact and kept with it.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from benchmarks import _h200_artifacts as artifacts
+
+ROOT = Path(__file__).resolve().parents[1]
+LOAD = {
+    "phases": [{"rate": 6, "for": "3s"}, {"rate": 50, "for": "6s"}, {"rate": 20, "for": "3s"}],
+    "prompt_tokens": {"min": 16, "max": 200},
+    "output_tokens": {"min": 48, "max": 96},
+}
+LOAD_S = 12
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--counts", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "out")))
+    parser.add_argument("--work", type=Path, default=Path(".h200-baseline"))
+    parser.add_argument("--repeats", type=int, default=3)
+    given = parser.parse_args()
+    work, out = given.work.absolute(), given.out.absolute()
+    work.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
+    file, load = work / "artifact.yaml", work / "load.yaml"
+    file.write_text(yaml.safe_dump(_artifact(work), sort_keys=False))
+    load.write_text(yaml.safe_dump(LOAD, sort_keys=False))
+    planned = ["grid", "plan", "--counts", given.counts.absolute(), "--artifact", file]
+    _cli(work, [*planned, "--write", file], out / "plan.txt")
+    measured = ["baseline", "run", file, "--load", load, "--for", f"{LOAD_S}s"]
+    _cli(work, [*measured, "--repeats", given.repeats], out / "baseline.txt")
+    _cli(work, ["baseline", "show", file, "--json"], out / "baseline.json")
+    return 0
+
+
+def _artifact(work: Path) -> artifacts.Document:
+    model = work / "model"
+    subprocess.run([sys.executable, ROOT / "tools" / "random_model.py", model], check=True)
+    site = next(iter(os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    engine = artifacts.gpu_engine(
+        [sys.executable],
+        str(Path(site).absolute()) if site else "",
+        model,
+        work / "vllm-cache",
+        fraction=0.2,
+        warm=[1],
+    )
+    runtime = engine.variant(
+        model={"id": str(model), "revision": "random-weights"},
+        graph={"mode": "FULL_AND_PIECEWISE", "capture_sizes": artifacts.NINE},
+    )
+    return {
+        "apiVersion": "canaryctl/v1",
+        "kind": "RuntimeArtifact",
+        "name": "qwen3-0.6b-shape",
+        "version": "1",
+        "service": artifacts.SERVICE,
+        "runtime": runtime,
+        "gates": [{"name": "engine_exit", "max": 0}],
+    }
+
+
+def _cli(work: Path, arguments: Sequence[object], out: Path) -> None:
+    """Run a command, show what it says and keep it; SystemExit when it fails."""
+    argv = [sys.executable, "-m", "canaryctl.controller.cli", *map(str, arguments)]
+    env = {**os.environ, "CANARYCTL_STATE_DIR": str(work / "state")}
+    done = subprocess.run(
+        argv, env=env, stdout=subprocess.PIPE, stderr=sys.stderr, text=True, check=False
+    )
+    out.write_text(done.stdout)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(map(str, arguments[:2]))} ended with {done.returncode}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from canaryctl import runtimes
+
 ROOT = Path(__file__).parents[2]
 RECORDS = json.loads((ROOT / "tests/data/vllm/interfaces.json").read_text(encoding="utf-8"))
+PLUGIN = Path(runtimes.__file__).parent / "probe" / "canaryctl_probe" / "plugin.py"
 TOOL = runpy.run_path(str(ROOT / "tools" / "record_vllm_interfaces.py"))
 
 # What older releases do not have; the probe makes it of the number of blocks there.
@@ -62,9 +65,6 @@ def test_the_plugin_answers_the_calls_that_vllm_makes(version: str) -> None:
     for name in ("__init__", "record", "log_engine_initialized"):
         theirs = RECORDS[version]["StatLoggerBase"][name]
         assert parameters(ours[name])[: len(parameters(theirs))] == parameters(theirs), name
-
-
-PLUGIN = ROOT / "runtimes" / "probe" / "canaryctl_probe" / "plugin.py"
 
 
 def parameters(signature: str) -> list[str]:

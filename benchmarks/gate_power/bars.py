@@ -16,6 +16,7 @@ from benchmarks.gate_power.experiments import (
     IID,
     IID_OWN,
     LATE,
+    QD_TWO_HOURS,
     TOKENS,
 )
 from benchmarks.gate_power.forms import FORMS
@@ -120,7 +121,7 @@ def _medians(found: Results) -> list[Row]:
 
 def _queues(found: Results) -> list[Row]:
     bars = []
-    for queue in QUEUES:
+    for queue in (*QUEUES, QD_TWO_HOURS):
         for case, limit in ((EQUAL, 0.01), (AT_TOLERANCE, 0.015)):
             for form in FORMS:
                 if (queue.name, case, form) != ("Qk", AT_TOLERANCE, "multi"):

@@ -34,10 +34,14 @@ class World(Protocol):
         ...
 
 
-def history(world: World, rng: Any, engines: int = 10) -> Counts:
-    """An hour of equal engines beside each other: [engines, looks, edges + 1]."""
-    load = world.load(rng)
-    return np.stack([world.arm(rng, load, 1) for _ in range(engines)])
+def history(world: World, rng: Any, *, engines: int = 10, hours: int = 1) -> Counts:
+    """Equal engines beside each other, each hour under a load of its own: [engines, looks,
+    edges + 1]."""
+    found = []
+    for _ in range(hours):
+        load = world.load(rng)
+        found.append(np.stack([world.arm(rng, load, 1) for _ in range(engines)]))
+    return np.concatenate(found, axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,7 @@ class Campaign:
     world: World
     cases: tuple[Case, ...]
     seed: int
+    history_hours: int = 1
 
     def part(self, first: int, last: int) -> list[Found]:
         """Repetitions ``first`` to ``last`` − 1 of every case."""
@@ -112,7 +117,8 @@ class Campaign:
         load = world.load(rng)
         sizes = sorted({self.cases[i].baselines for i in due})
         baselines = {size: world.arm(rng, load, size) for size in sizes}
-        engines = history(world, random_source(self.seed, repetition, 1))
+        rng = random_source(self.seed, repetition, 1)
+        engines = history(world, rng, hours=self.history_hours)
         own = forms.learned(world.ruler, engines)
         for index in due:
             case = self.cases[index]

@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from benchmarks.gate_power.campaign import Campaign, Case
 from benchmarks.gate_power.forms import EXACT
 from benchmarks.gate_power.independent import LOOKS, NONE, Independent, Slowdown, Tokens
-from benchmarks.gate_power.queues import Q60, QUEUES, Queue
+from benchmarks.gate_power.queues import Q60, QD, QUEUES, Queue
 
 EQUAL, AT_TOLERANCE, AT_MARGIN = "equal", "+10 %", "+33 %"
 LATE = "+100 % after 30 min"
 IID, IID_OWN, TOKENS = "iid", "iid, own history", "tokens"
+QD_TWO_HOURS = replace(QD, name="Qd, two hours of history")
 MARGINS = {"21 %": 0.21, "33 %": 0.33, "46 %": 0.46}
 
 
@@ -38,7 +39,9 @@ def campaigns(size: Size, seed: int) -> list[Campaign]:
             seed + 3,
         ),
     ]
-    return worlds + [_queue(queue, size, seed + 4 + n) for n, queue in enumerate(QUEUES)]
+    queues = [_queue(queue, size, seed + 4 + n) for n, queue in enumerate(QUEUES)]
+    longer = _queue(QD_TWO_HOURS, size, seed + 8)
+    return [*worlds, *queues, replace(longer, history_hours=2)]
 
 
 def _independent(size: Size, seed: int) -> Campaign:

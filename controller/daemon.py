@@ -36,6 +36,8 @@ class Daemon:
         self._pace: dict[str, float] = {}  # seconds between ticks
         self._began: dict[str, float] = {}  # the last tick, on the monotonic clock
         self._discovered = time.monotonic()
+        self._discovering = threading.Lock()
+        self._stopping = False
         self.metrics = ControllerMetrics(app.store)
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(MAX_SERVICES_AT_ONCE)},
@@ -54,6 +56,9 @@ class Daemon:
         try:
             stop.wait()
         finally:
+            # The scheduler waits for its jobs under a lock that looking for services needs.
+            with self._discovering:
+                self._stopping = True
             self._scheduler.shutdown(wait=True)
             for name, leased in self._services.items():
                 self._let_go(name, leased)
@@ -74,10 +79,13 @@ class Daemon:
 
     def _look_again(self) -> None:
         """A database that is away now is asked again; :meth:`fault` tells when that lasts."""
-        try:
-            self._discover()
-        except TemporaryError as error:
-            log.warning("no look at the services: %s", error)
+        with self._discovering:
+            if self._stopping:
+                return
+            try:
+                self._discover()
+            except TemporaryError as error:
+                log.warning("no look at the services: %s", error)
 
     def _discover(self) -> None:
         """New services get a job; the pace follows whether a release is active."""

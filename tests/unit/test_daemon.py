@@ -83,3 +83,33 @@ def test_ticks_never_overlap_and_the_one_under_way_is_finished(
     }
     assert services["unlucky"].begun >= 3
     assert services["quick"].begun >= 3
+
+
+class Lingering:
+    """A store whose looks at the services go on while the daemon is told to stop."""
+
+    def __init__(self, store: Store, stop: threading.Event) -> None:
+        self._store, self._stop = store, stop
+        self.looked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def services(self) -> Any:
+        self.looked += 1
+        if self.looked > 1:
+            self._stop.wait(5)
+            time.sleep(0.5)  # for the end to have begun
+        return self._store.services()
+
+
+def test_it_ends_while_it_looks_for_services(store: Store, services: dict[str, Slow]) -> None:
+    stop = threading.Event()
+    lingering = Lingering(store, stop)
+    app = cast("App", SimpleNamespace(store=lingering, controller=services.__getitem__))
+    daemon = threading.Thread(target=Daemon(app).run, args=(stop,), daemon=True)
+    daemon.start()
+    eventually("a look under way", lambda: lingering.looked > 1, timeout_s=10)
+    stop.set()
+    daemon.join(10)
+    assert not daemon.is_alive()

@@ -10,12 +10,8 @@ import re
 from collections.abc import Iterable
 
 from canaryctl.runtimes.engines.base import LogFacts, Stage
+from canaryctl.runtimes.engines.log_reader import OUT_OF_MEMORY, TRACEBACK, LogReader, keep
 
-_GIB = 2**30
-_LINE_LIMIT = 500  # characters kept of a line that is evidence
-_LINES_LIMIT = 20  # lines kept of each kind: the first ones name the cause
-
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 # "[12/20/2025-04:21:10] [TRT-LLM] [W] …", with the rank between, and "[TensorRT-LLM][WARNING] …"
 # of the C++ runtime; Python's own logging and uvicorn write the level in full.
 _LEVEL = re.compile(
@@ -34,16 +30,12 @@ _CAPTURING = re.compile(
 )
 _UP = re.compile(r"Application startup complete|Uvicorn running on")
 
-_OUT_OF_MEMORY = re.compile(
-    r"OutOfMemoryError|out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED"
-    r"|(?<!\w)MemoryError\b"
-)
+_OUT_OF_MEMORY = re.compile(OUT_OF_MEMORY)
 _FATAL = re.compile(
     r"Failed to initialize executor|Executor worker returned error|Fatal error"
     r"|^Error: (?:No such option|Invalid value|Missing )",  # click: an option it does not know
 )
 _UNCAUGHT = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt)(?:: .*)?$")
-_TRACEBACK = "Traceback (most recent call last):"
 _DOWNGRADE = re.compile(
     r"cuda ?graph|piecewise|Adjusted max_seq_len|fall(?:s|ing)? ?back", re.IGNORECASE
 )
@@ -51,35 +43,20 @@ _DOWNGRADE = re.compile(
 
 def read_trtllm_log(lines: Iterable[str]) -> LogFacts:
     """Facts from the whole log so far, oldest line first; unknown lines are ignored."""
-    reader = _Reader()
-    for line in lines:
-        reader.read(_ANSI.sub("", line).strip())
-    return reader.facts()
+    return _Reader().facts_of(lines)
 
 
-class _Reader:
-    """Folds lines into facts."""
-
+class _Reader(LogReader):
     def __init__(self) -> None:
-        self._stages: list[Stage] = []
-        self._seconds: dict[str, float] = {}
-        self._weights_bytes: int | None = None
-        self._kv_tokens: int | None = None
-        self._out_of_memory: list[str] = []
-        self._fatal: list[str] = []
-        self._warnings: list[str] = []
+        super().__init__()
         self._capturing = False
         self._up = False
-        self._in_traceback = False
 
-    def read(self, line: str) -> None:
-        if not line:
-            return
-        self._complete(Stage.STARTED)
+    def _read(self, line: str) -> None:
         self._read_progress(line)
         self._read_trouble(line)
 
-    def facts(self) -> LogFacts:
+    def _facts(self) -> LogFacts:
         return LogFacts(
             stages=tuple(self._stages),
             stage_seconds=dict(self._seconds),
@@ -92,11 +69,9 @@ class _Reader:
 
     def _read_progress(self, line: str) -> None:
         if found := _WEIGHTS.search(line):
-            weights = round(float(found.group(1)) * _GIB)  # the engine divides by 2**30
-            self._weights_bytes = max(self._weights_bytes or 0, weights)
+            self._weigh(found.group(1))  # it says GB and divides by 2**30
         if found := _LOADED.search(line):
-            seconds = float(found.group(1))
-            self._seconds["load"] = max(self._seconds.get("load", 0.0), seconds)
+            self._took("load", found.group(1))
             self._complete(Stage.LOADED)
         if found := _KV_TOKENS.search(line):
             self._kv_tokens = int(found.group(1))
@@ -116,22 +91,16 @@ class _Reader:
             return
         if level == "WARNING":  # warm-up and tuning go on where a size does not fit
             if _DOWNGRADE.search(line) or _OUT_OF_MEMORY.search(line):
-                _keep(self._warnings, line)
+                keep(self._warnings, line)
             return
         if _OUT_OF_MEMORY.search(line):
-            _keep(self._out_of_memory, line)
+            keep(self._out_of_memory, line)
         if _FATAL.search(line):
-            _keep(self._fatal, line)
-        if line.startswith(_TRACEBACK):  # with a level before it, it was caught and logged
+            keep(self._fatal, line)
+        if line.startswith(TRACEBACK):  # with a level before it, it was caught and logged
             self._in_traceback = not self._up  # later ones end a request, not the engine
         elif self._in_traceback and _UNCAUGHT.search(line):
-            _keep(self._fatal, line)
-
-    def _complete(self, stage: Stage) -> None:
-        """Stages run in order, so a later one tells of those before it."""
-        for earlier in Stage:
-            if earlier.order <= stage.order and earlier not in self._stages:
-                self._stages.append(earlier)
+            keep(self._fatal, line)
 
 
 def _level(line: str) -> str | None:
@@ -140,9 +109,3 @@ def _level(line: str) -> str | None:
         return None
     level = next(group for group in found.groups() if group is not None)
     return _LEVELS.get(level, level)
-
-
-def _keep(kept: list[str], line: str) -> None:
-    line = line[:_LINE_LIMIT]
-    if line not in kept and len(kept) < _LINES_LIMIT:
-        kept.append(line)

@@ -10,12 +10,14 @@ import re
 from collections.abc import Iterable
 
 from canaryctl.runtimes.engines.base import LogFacts, Stage
+from canaryctl.runtimes.engines.log_reader import (
+    OUT_OF_MEMORY,
+    TRACEBACK,
+    LogReader,
+    bytes_of_gib,
+    keep,
+)
 
-_GIB = 2**30
-_LINE_LIMIT = 500  # characters kept of a line that is evidence
-_LINES_LIMIT = 20  # lines kept of each kind: the first ones name the cause
-
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _LEVEL = re.compile(r"(?<![^\s(\[|])(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
 _LEVEL_SPAN = 120  # the level stands in the prefix; later words are the message's own
 
@@ -29,8 +31,7 @@ _CONCURRENCY = re.compile(r"Maximum concurrency for [\d,]+ tokens per request: (
 _INITIALISED = re.compile(r"init engine \(.*?\) took ([\d.]+) s")
 
 _OUT_OF_MEMORY = re.compile(
-    r"OutOfMemoryError|out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED"
-    r"|DefaultCPUAllocator: (?:can't allocate|not enough) memory|(?<!\w)MemoryError\b"
+    OUT_OF_MEMORY + r"|DefaultCPUAllocator: (?:can't allocate|not enough) memory"
     r"|No available memory for the cache blocks"
     r"|Free memory on device .* is less than desired"
 )
@@ -40,7 +41,6 @@ _FATAL = re.compile(
     r"|\w\.py: error: "  # argparse: an option that this version does not know
 )
 _EXCEPTION = re.compile(r"(?:^|[\])] )((?:\w+\.)*\w*(?:Error|Exception|Interrupt)(?:: .*)?)$")
-_TRACEBACK = "Traceback (most recent call last):"
 # What stands before a traceback that ends a request, a thread or a task, and not the engine.
 _SURVIVED = re.compile(r"Exception in |Exception ignored|exception was never retrieved|future: ")
 _DOWNGRADE = re.compile(
@@ -50,40 +50,25 @@ _DOWNGRADE = re.compile(
 
 def read_vllm_log(lines: Iterable[str]) -> LogFacts:
     """Facts from the whole log so far, oldest line first; unknown lines are ignored."""
-    reader = _Reader()
-    for line in lines:
-        reader.read(_ANSI.sub("", line).strip())
-    return reader.facts()
+    return _Reader().facts_of(lines)
 
 
-class _Reader:
-    """Folds lines into facts."""
-
+class _Reader(LogReader):
     def __init__(self) -> None:
-        self._stages: list[Stage] = []
-        self._seconds: dict[str, float] = {}
-        self._weights_bytes: int | None = None
+        super().__init__()
         self._graph_bytes: int | None = None
-        self._kv_tokens: int | None = None
         self._concurrency: float | None = None
-        self._out_of_memory: list[str] = []
-        self._fatal: list[str] = []
-        self._warnings: list[str] = []
         self._initialised = False
         self._suspects: list[str] = []  # exceptions logged while starting: causes if it ends so
-        self._in_traceback = False  # of an exception that may have ended the engine
         self._previous = ""
 
-    def read(self, line: str) -> None:
-        if not line:
-            return
-        self._complete(Stage.STARTED)
+    def _read(self, line: str) -> None:
         level = _LEVEL.search(line, 0, _LEVEL_SPAN)
         self._read_progress(line)
         self._read_trouble(line, level.group(1) if level else None)
         self._previous = line
 
-    def facts(self) -> LogFacts:
+    def _facts(self) -> LogFacts:
         return LogFacts(
             stages=tuple(self._stages),
             stage_seconds=dict(self._seconds),
@@ -98,7 +83,7 @@ class _Reader:
 
     def _read_progress(self, line: str) -> None:
         if found := _LOADED.search(line):
-            self._weights_bytes = max(self._weights_bytes or 0, _gib(found.group(1)))
+            self._weigh(found.group(1))
             self._took("load", found.group(2))
             self._complete(Stage.LOADED)
         if found := _COMPILED.search(line):
@@ -107,7 +92,7 @@ class _Reader:
         if found := _CAPTURED.search(line):
             self._took("capture", found.group(1))
             # Memory freed meanwhile can make vLLM's own difference negative.
-            self._graph_bytes = max(self._graph_bytes or 0, _gib(found.group(2)))
+            self._graph_bytes = max(self._graph_bytes or 0, bytes_of_gib(found.group(2)))
             self._complete(Stage.CAPTURED)
         if found := _KV_TOKENS.search(line):
             tokens = int(found.group(1).replace(",", ""))
@@ -129,36 +114,17 @@ class _Reader:
             self._in_traceback = False
             return
         if _OUT_OF_MEMORY.search(line):
-            _keep(self._out_of_memory, line)
+            keep(self._out_of_memory, line)
         if _FATAL.search(line):
-            _keep(self._fatal, line)
+            keep(self._fatal, line)
         if level == "WARNING":
             if _DOWNGRADE.search(line):
-                _keep(self._warnings, line)
+                keep(self._warnings, line)
             return
-        if _TRACEBACK in line:
+        if TRACEBACK in line:
             starting = not self._initialised and not _SURVIVED.search(self._previous)
             self._in_traceback = bool(self._fatal) or starting
         elif self._in_traceback and _EXCEPTION.search(line):
             # Without a level the interpreter printed it: nobody caught it.
             ended = bool(self._fatal) or level is None
-            _keep(self._fatal if ended else self._suspects, line)
-
-    def _complete(self, stage: Stage) -> None:
-        """Stages run in order, so a later one tells of those before it."""
-        for earlier in Stage:
-            if earlier.order <= stage.order and earlier not in self._stages:
-                self._stages.append(earlier)
-
-    def _took(self, stage: str, seconds: str) -> None:
-        self._seconds[stage] = max(self._seconds.get(stage, 0.0), float(seconds))
-
-
-def _gib(number: str) -> int:
-    return max(0, round(float(number) * _GIB))
-
-
-def _keep(kept: list[str], line: str) -> None:
-    line = line[:_LINE_LIMIT]
-    if line not in kept and len(kept) < _LINES_LIMIT:
-        kept.append(line)
+            keep(self._fatal if ended else self._suspects, line)

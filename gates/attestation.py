@@ -12,8 +12,8 @@ from canaryctl.common.versions import satisfies
 from canaryctl.gates.base import GateContext, Look, State
 from canaryctl.gates.outcome import GateResult, Outcome
 from canaryctl.gates.readings import each_series, told
-from canaryctl.gates.records import settle, settled
-from canaryctl.gates.samples import ArmWindow, Missing, Series, is_error
+from canaryctl.gates.records import settle, settled, undecided
+from canaryctl.gates.samples import ArmWindow, Missing, Series
 from canaryctl.gates.spec import GateSpec
 from canaryctl.gates.wording import plural
 
@@ -101,7 +101,7 @@ class AttestationGate:
             return state, kept
         attested = _attested(look.canary)
         if isinstance(attested, Missing):
-            return state, self._open(state, f"not attested: {attested.reason}", {})
+            return state, undecided(self.spec.name, state, f"not attested: {attested.reason}")
         state = {**state, "looks": state["looks"] + 1}
         result = self._judge(state, look.declared or {}, attested)
         return settle(state, result), result
@@ -141,9 +141,11 @@ class AttestationGate:
             {name for labels in attested.values() for name in declared if name not in labels}
         )
         if silent:
-            return self._open(state, f"declared and not attested: {', '.join(silent)}", details)
+            why = f"declared and not attested: {', '.join(silent)}"
+            return undecided(self.spec.name, state, why, details)
         if not declared:
-            return self._open(state, "the artifact declares nothing to attest", details)
+            why = "the artifact declares nothing to attest"
+            return undecided(self.spec.name, state, why, details)
         return GateResult(
             self.spec.name,
             Outcome.PASSED,
@@ -155,12 +157,6 @@ class AttestationGate:
             no_harm=True,
             valid_looks=state["looks"],
             details=details,
-        )
-
-    def _open(self, state: State, reason: str, details: Mapping[str, object]) -> GateResult:
-        outcome = Outcome.ERROR if is_error(reason) else Outcome.INCONCLUSIVE
-        return GateResult(
-            self.spec.name, outcome, reason, valid_looks=state["looks"], details=details
         )
 
 

@@ -13,11 +13,11 @@ from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.gates.base import GateContext, Look, State
 from canaryctl.gates.outcome import GateResult, Outcome
 from canaryctl.gates.readings import each_series, told
-from canaryctl.gates.records import settle, settled
+from canaryctl.gates.records import settle, settled, undecided
 from canaryctl.gates.rules import standing
 from canaryctl.gates.rules.share_limit import ShareLimit
 from canaryctl.gates.rules.standing import Bars
-from canaryctl.gates.samples import ArmWindow, Missing, Series, is_error
+from canaryctl.gates.samples import ArmWindow, Missing, Series
 from canaryctl.gates.spec import GateSpec
 from canaryctl.gates.wording import change, percent
 
@@ -57,10 +57,7 @@ class MaxConcurrencyGate:
         missing = next((m for m in (canary, baseline) if isinstance(m, Missing)), None)
         if isinstance(canary, Missing) or isinstance(baseline, Missing):
             why = missing.reason if missing is not None else ""
-            outcome = Outcome.ERROR if is_error(why) else Outcome.INCONCLUSIVE
-            return state, GateResult(
-                self.spec.name, outcome, f"unknown: {why}", valid_looks=state["looks"]
-            )
+            return state, undecided(self.spec.name, state, f"unknown: {why}")
         state = {
             **state,
             "looks": state["looks"] + 1,

@@ -260,6 +260,21 @@ def _added(sums: Mapping[str, float], more: Mapping[str, float]) -> dict[str, fl
     return {name: sums.get(name, 0.0) + more.get(name, 0.0) for name in sorted({*sums, *more})}
 
 
+def tally_of(
+    arm: ArmWindow | None, who: str, *, events: AnySignal, observations: AnySignal
+) -> Tally | Missing:
+    """Of two counters."""
+    counted, among = series(arm, events, who), series(arm, observations, who)
+    if isinstance(counted, Missing):
+        return counted
+    if isinstance(among, Missing):
+        return among
+    total = sum(counted.values())
+    # An engine may count an event a moment before what it is an event of: a failure before the
+    # request that it ends.
+    return Tally(total, max(total, sum(among.values())))
+
+
 class ErrorRateGate(CountGate):
     """Requests that were answered 5xx or ended with an error."""
 
@@ -271,11 +286,4 @@ class ErrorRateGate(CountGate):
 
     def _tally(self, look: Look, arm: ArmWindow | None, who: str) -> Tally | Missing:
         del look
-        errors, requests = series(arm, Signal.ERRORS, who), series(arm, Signal.REQUESTS, who)
-        if isinstance(errors, Missing):
-            return errors
-        if isinstance(requests, Missing):
-            return requests
-        events = sum(errors.values())
-        # an engine may count a failure a moment before the request that it ends
-        return Tally(events, max(events, sum(requests.values())))
+        return tally_of(arm, who, events=Signal.ERRORS, observations=Signal.REQUESTS)

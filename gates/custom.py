@@ -11,9 +11,8 @@ from collections.abc import Iterable
 
 from canaryctl.common.metrics import AnySignal, CustomSignal, MetricKind, MetricRef
 from canaryctl.gates.base import GateContext, Look
-from canaryctl.gates.counts import PHI_STEPS, CountGate, Tally
+from canaryctl.gates.counts import PHI_STEPS, CountGate, Tally, tally_of
 from canaryctl.gates.latency import PHI_TOKENS, Asked, LatencyGate
-from canaryctl.gates.readings import series
 from canaryctl.gates.samples import ArmWindow, Missing
 from canaryctl.gates.spec import GateSpec, MetricSelector
 
@@ -44,14 +43,7 @@ class CustomRatioGate(CountGate):
 
     def _tally(self, look: Look, arm: ArmWindow | None, who: str) -> Tally | Missing:
         del look
-        events, observations = series(arm, self._events, who), series(arm, self._observations, who)
-        if isinstance(events, Missing):
-            return events
-        if isinstance(observations, Missing):
-            return observations
-        counted = sum(events.values())
-        # an event may be counted a moment before what it is an event of
-        return Tally(counted, max(counted, sum(observations.values())))
+        return tally_of(arm, who, events=self._events, observations=self._observations)
 
 
 def custom_histogram_gate(spec: GateSpec, context: GateContext) -> LatencyGate:

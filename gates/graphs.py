@@ -11,6 +11,7 @@ whether it was pure decode: those are doubtful, and an engine that cannot tell o
 cannot say at all.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,8 +95,8 @@ class _StepGate(CountGate):
             return Missing(f"{who}: {NO_GRAPHS}")
         return self._of(steps, mode)
 
-    def _of(self, steps: _Steps, mode: str | Missing) -> Tally | Missing:
-        raise NotImplementedError
+    @abstractmethod
+    def _of(self, steps: _Steps, mode: str | Missing) -> Tally | Missing: ...
 
     def _notes(self, state: State) -> str:
         beyond, pure = state["aside"].get("beyond", 0.0), state["aside"].get("pure", 0.0)

@@ -1,11 +1,14 @@
-"""What is kept of a gate: a failure, because it never changes again, and a state's digest."""
+"""What is kept of a gate: a failure, because it never changes again, and a state's digest; and what
+a gate says that cannot say anything yet."""
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from canaryctl.gates.base import State
 from canaryctl.gates.outcome import GateResult, Outcome
+from canaryctl.gates.samples import is_error
 
 
 def settled(state: State) -> GateResult | None:
@@ -20,6 +23,14 @@ def settle(state: State, result: GateResult) -> State:
         return state
     kept = {name: getattr(result, name) for name in GateResult.__dataclass_fields__}
     return {**state, "failed": {**kept, "outcome": result.outcome.value}}
+
+
+def undecided(
+    name: str, state: State, reason: str, details: Mapping[str, Any] | None = None
+) -> GateResult:
+    """Inconclusive, or an error where waiting cannot help; never a pass."""
+    outcome = Outcome.ERROR if is_error(reason) else Outcome.INCONCLUSIVE
+    return GateResult(name, outcome, reason, valid_looks=state["looks"], details=details or {})
 
 
 def state_digest(state: State) -> str:

@@ -13,8 +13,8 @@ from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.gates.base import GateContext, Look, StartFacts, State
 from canaryctl.gates.outcome import GateResult, Outcome
 from canaryctl.gates.readings import told
-from canaryctl.gates.records import settle, settled
-from canaryctl.gates.samples import ArmWindow, Missing, Series, is_error
+from canaryctl.gates.records import settle, settled, undecided
+from canaryctl.gates.samples import ArmWindow, Missing, Series
 from canaryctl.gates.spec import GateSpec
 from canaryctl.gates.wording import change, percent, seconds, size
 
@@ -100,7 +100,7 @@ class StartGate(ABC):
         late: str | None,
     ) -> GateResult:
         if isinstance(canary, Missing):
-            return self._open(state, f"unknown: {canary.reason}")
+            return undecided(self.spec.name, state, f"unknown: {canary.reason}")
         limits = [] if self._limit is None else [self._limit]
         if isinstance(baseline, _Arm) and self._tolerance is not None and baseline.value > 0:
             limits.append(baseline.value * (1 + self._tolerance))
@@ -112,12 +112,12 @@ class StartGate(ABC):
             why = late if late is not None else self._because(canary, compared)
             return self._result(state, Outcome.FAILED, f"{said}{why}", canary, compared, limit)
         if isinstance(baseline, Missing):
-            return self._open(state, f"{said}; unknown: {baseline.reason}")
+            return undecided(self.spec.name, state, f"{said}; unknown: {baseline.reason}")
         if limit is None:
             lacks = "there is no baseline to compare it with"
             if baseline is not None:
                 lacks = f"the baseline has {self._show(0)}, of which there is no multiple"
-            return self._open(state, f"{said}; {lacks}")
+            return undecided(self.spec.name, state, f"{said}; {lacks}")
         return self._result(state, Outcome.PASSED, said, canary, compared, limit)
 
     def _said(self, canary: _Arm, baseline: _Arm | None) -> str:
@@ -130,10 +130,6 @@ class StartGate(ABC):
                 f"({change(canary.value, baseline.value)}, allowed +{percent(self._tolerance)})"
             )
         return said
-
-    def _open(self, state: State, reason: str) -> GateResult:
-        outcome = Outcome.ERROR if is_error(reason) else Outcome.INCONCLUSIVE
-        return GateResult(self.spec.name, outcome, reason, valid_looks=state["looks"])
 
     def _result(
         self,

@@ -10,8 +10,8 @@ from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.gates.base import GateContext, Look, StartFacts, State
 from canaryctl.gates.outcome import GateResult, Outcome
 from canaryctl.gates.readings import told
-from canaryctl.gates.records import settle, settled
-from canaryctl.gates.samples import Missing, is_error
+from canaryctl.gates.records import settle, settled, undecided
+from canaryctl.gates.samples import Missing
 from canaryctl.gates.spec import GateSpec
 from canaryctl.gates.wording import plural
 
@@ -42,7 +42,7 @@ class WarmupGate:
         missing = [v.reason for _, v in values if isinstance(v, Missing)]
         if missing or not values:
             why = missing[0] if missing else "none of its instances was read"
-            return state, self._open(state, f"no steps from the canary: {why}")
+            return state, undecided(self.spec.name, state, f"no steps from the canary: {why}")
         starts = {n: look.start[n] for n, _ in values if n in look.start}
         mode = (look.declared or {}).get("graph_mode")
         state = {**state, "looks": state["looks"] + 1}
@@ -68,7 +68,8 @@ class WarmupGate:
         silent = sorted(runs.keys() - replays.keys())
         if silent or not runs:
             why = f"the engine did not say of {', '.join(silent)}" if silent else "nothing was run"
-            return self._open(state, f"not known whether graphs were replayed: {why}", details)
+            why = f"not known whether graphs were replayed: {why}"
+            return undecided(self.spec.name, state, why, details)
         said = f"{plural(len(replays), 'decode bucket')} replayed in every run of the warm-up"
         return self._result(state, Outcome.PASSED, said, 0, details)
 
@@ -91,10 +92,3 @@ class WarmupGate:
             valid_looks=state["looks"],
             details=details,
         )
-
-    def _open(
-        self, state: State, reason: str, details: Mapping[str, Mapping[str, int]] | None = None
-    ) -> GateResult:
-        outcome = Outcome.ERROR if is_error(reason) else Outcome.INCONCLUSIVE
-        looks = state["looks"]
-        return GateResult(self.spec.name, outcome, reason, valid_looks=looks, details=details or {})

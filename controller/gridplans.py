@@ -8,10 +8,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from canaryctl.common.errors import InputError
-from canaryctl.controller.artifact.wholefile import replace_file
+from canaryctl.controller.artifact.wholefile import digest_name, read_document, replace_file
 from canaryctl.runtimes.grid.distribution import Distribution, Shapes
 
 FORMAT: Final = "canaryctl/grid-plan/v1"
@@ -44,7 +44,7 @@ def beside(artifact: Path) -> Path:
 
 
 def in_state(state_dir: Path, digest: str) -> Path:
-    return state_dir / "grid" / f"{digest.replace(':', '-')}.json"
+    return state_dir / "grid" / f"{digest_name(digest)}.json"
 
 
 def store_plan(plan: StoredPlan, *paths: Path) -> None:
@@ -55,12 +55,7 @@ def store_plan(plan: StoredPlan, *paths: Path) -> None:
 
 def load_plan(path: Path) -> StoredPlan:
     """InputError names the file and what is wrong."""
-    try:
-        found: Any = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: no grid plan can be read: {error}") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise InputError(f"{path}: found no grid plan, expected format {FORMAT}")
+    found = read_document(path, FORMAT, "grid plan")
     try:
         return StoredPlan(
             source=str(found["source"]),

@@ -1,8 +1,12 @@
-"""Replace a file as a whole, or not at all."""
+"""Files as a whole: replaced or left as they are, and JSON documents that say what they are."""
 
+import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
+
+from canaryctl.common.errors import InputError
 
 
 def replace_file(path: Path, text: str) -> None:
@@ -20,3 +24,20 @@ def replace_file(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def read_document(path: Path, kind: str, what: str) -> dict[str, Any]:
+    """The JSON document whose ``format`` is ``kind``; InputError where it is none. ``what``: the
+    kind in words."""
+    try:
+        found: Any = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: no {what} can be read: {error}") from error
+    if not isinstance(found, dict) or found.get("format") != kind:
+        raise InputError(f"{path}: found no {what}, expected format {kind}")
+    return found
+
+
+def digest_name(digest: str) -> str:
+    """A digest as part of a file's name."""
+    return digest.replace(":", "-")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from canaryctl.common.errors import InputError
-from canaryctl.controller.artifact.wholefile import replace_file
+from canaryctl.controller.artifact.wholefile import digest_name, read_document, replace_file
 from canaryctl.controller.baseline.figures import Graphs, Latency, Run
 
 FORMAT: Final = "canaryctl/baseline/v1"
@@ -124,7 +124,7 @@ def compare_conditions(a: Mapping[str, str | None], b: Mapping[str, str | None])
 
 
 def folder_of(state_dir: Path, digest: str) -> Path:
-    return state_dir / FOLDER / digest.replace(":", "-")
+    return state_dir / FOLDER / digest_name(digest)
 
 
 def store_record(record: BaselineRecord, state_dir: Path) -> Path:
@@ -145,12 +145,7 @@ def latest_record(state_dir: Path, digest: str) -> BaselineRecord | None:
 
 def load_record(path: Path) -> BaselineRecord:
     """InputError names the file and what is wrong."""
-    try:
-        found: Any = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: no baseline run can be read: {error}") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise InputError(f"{path}: found no baseline run, expected format {FORMAT}")
+    found = read_document(path, FORMAT, "baseline run")
     try:
         return BaselineRecord(
             **{name: found[name] for name in _PLAIN},

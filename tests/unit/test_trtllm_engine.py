@@ -10,6 +10,7 @@ from canaryctl.common.metrics import Signal
 from canaryctl.runtimes.engines.base import FILES
 from canaryctl.runtimes.engines.trtllm import CONFIG, TrtllmEngine
 from canaryctl.runtimes.spec import RuntimeSpec
+from tests.support.specs import changed
 
 ENGINE = TrtllmEngine()
 SIZES = [1, 2, 4, 8, 16]
@@ -21,13 +22,7 @@ def spec(**changes: Any) -> RuntimeSpec:
         "model": {"id": "Qwen/Qwen3-0.6B"},
         "limits": {"max_num_seqs": 64, "max_num_batched_tokens": 2048},
     }
-    for path, value in changes.items():
-        *parents, leaf = path.split("__")
-        place = document
-        for parent in parents:
-            place = place.setdefault(parent, {})
-        place[leaf] = value
-    return RuntimeSpec.model_validate(document)
+    return changed(document, **changes)
 
 
 def argv(runtime: RuntimeSpec) -> tuple[str, ...]:

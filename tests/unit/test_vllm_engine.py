@@ -8,6 +8,7 @@ import pytest
 from canaryctl.common.errors import InputError
 from canaryctl.runtimes.engines.vllm import PROBE, VllmEngine
 from canaryctl.runtimes.spec import GraphMode, RuntimeSpec
+from tests.support.specs import changed
 
 ENGINE = VllmEngine()
 
@@ -17,13 +18,7 @@ def spec(**changes: Any) -> RuntimeSpec:
         "engine": {"name": "vllm", "version": "0.25.1", "venv": "/opt/vllm"},
         "model": {"id": "Qwen/Qwen3-0.6B"},
     }
-    for path, value in changes.items():
-        *parents, leaf = path.split("__")
-        place = document
-        for parent in parents:
-            place = place.setdefault(parent, {})
-        place[leaf] = value
-    return RuntimeSpec.model_validate(document)
+    return changed(document, **changes)
 
 
 def argv(runtime: RuntimeSpec) -> tuple[str, ...]:

@@ -1,0 +1,75 @@
+"""An engine whose server has closed is dead to its users, however long its process takes to end."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from canaryctl.controller.catalog import Artifacts, Catalog
+from canaryctl.controller.model import Instance
+from canaryctl.controller.observe import Observer, Seen
+from canaryctl.gates.sources.scrape import ScrapeSource
+from canaryctl.runtimes.engines.base import EngineFault, Launch
+from canaryctl.runtimes.placements.base import InstanceRequest, Liveness
+from canaryctl.runtimes.placements.process import ProcessPlacement
+from tests.support.cli import eventually
+from tests.support.releases import CANARY, T0, instance
+from tests.support.simulated import ENGINE, simulated_spec
+
+# Healthy until it is asked to close; then it lingers, as vLLM does while its threads end.
+SERVER = """
+import socket, sys, time
+with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as server:
+    path = b""
+    while b"/close" not in path:
+        connection, _ = server.accept()
+        with connection:
+            path = connection.recv(4096)
+            connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n")
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def ready(tmp_path: Path) -> Iterator[tuple[Observer, ProcessPlacement, Instance]]:
+    placement = ProcessPlacement(tmp_path)
+    port = placement.free_port()
+    known = instance(CANARY, port=port)
+    launch = Launch(("python3", "-c", SERVER, str(port)))
+    handle = placement.ensure(InstanceRequest(known.id, known.digest, launch, port))
+    runtime = simulated_spec()
+    artifacts = cast(
+        "Artifacts", SimpleNamespace(artifact=lambda _: SimpleNamespace(runtime=runtime))
+    )
+    catalog = Catalog(artifacts, lambda _: ENGINE)
+    source = ScrapeSource(1.0)
+    with ThreadPoolExecutor(1) as executor:
+        observer = Observer(catalog, placement, source, executor, lambda _: {})
+        yield observer, placement, instance(CANARY, port=port, handle=handle)
+        observer.close()
+    source.close()
+    while not placement.stop(known.id, known.digest, handle, grace_s=0):
+        pass
+
+
+def look(observer: Observer, at: Instance) -> Seen:
+    (seen,) = observer.observe((at,), T0)
+    return seen
+
+
+def test_a_ready_engine_that_refuses_connections_is_dead_at_the_next_look(ready: Any) -> None:
+    observer, placement, engine = ready
+    close = f"{placement.base_url(engine.handle)}/close"
+    eventually("a server", lambda: look(observer, engine).faults == (), timeout_s=10)
+    assert look(observer, engine).view.alive
+    httpx.get(close, timeout=2)
+    seen = look(observer, engine)
+    assert placement.status(engine.id, engine.digest, engine.handle).liveness is Liveness.RUNNING
+    assert not seen.view.alive
+    ((kind, detail),) = seen.faults
+    assert kind is EngineFault.EXIT
+    assert "refuses connections" in detail

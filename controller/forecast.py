@@ -93,7 +93,8 @@ class Moment:
 @dataclass(frozen=True, slots=True)
 class GateForecast:
     """One gate. ``forecast``: at the step that decides; None: there is none, and the gate is
-    ``judged`` as observations come, or else decides by what happens, without waiting.
+    ``judged`` as observations come, or else decides by what happens, without waiting, or with
+    its ``one_look`` at the canary before any traffic.
 
     ``likely``, ``sure``: when it allows promotion, of a canary as good as the baseline, with a
     probability of 50 % and 90 %. ``fails``: when one that is worse by ``detectable`` has failed,
@@ -106,6 +107,7 @@ class GateForecast:
     name: str
     forecast: Forecast | None = None
     judged: bool = True
+    one_look: bool = False
     need: Need | None = None
     likely: Moment | None = None
     sure: Moment | None = None
@@ -167,7 +169,13 @@ def forecast_gate(release: Release, spec: GateSpec, survey: Survey) -> GateForec
     terms = gate_terms(release, plan, survey.history)
     impossible = undecidable_gates(release, plan, terms).get(spec.name)
     if not measured:
-        return GateForecast(spec.name, judged=registry.spends_alpha(spec), refused=impossible)
+        one_look = registry.needs_one_look(spec)
+        return GateForecast(
+            spec.name,
+            judged=registry.spends_alpha(spec) and not one_look,
+            one_look=one_look,
+            refused=impossible,
+        )
     generous = _judged(release, spec, survey, rate.most if rate else None)
     rollout = release.document.rollout
     sure = _when(measured, _SURE[rollout.promote_on])
@@ -245,10 +253,13 @@ def _judged(release: Release, spec: GateSpec, survey: Survey, per_s: float | Non
     found = []
     for step in step_forecasts(release, plan, survey, per_s):
         reaches = step.planned.step.weight > 0 or step.planned.step.load is not None
-        like = step.planned.unequal_load is None or not isinstance(gate, LatencyGate)
+        needs_like = isinstance(gate, LatencyGate) or registry.needs_equal_load(spec)
+        like = step.planned.unequal_load is None or not needs_like
         # How the baseline exceeds follows from its past, how often from the traffic: both or none.
         past = survey.past if step.requests_per_s is not None else None
-        traffic = StepTraffic(step.requests_per_s, step.share, context.interval_s)
+        traffic = StepTraffic(
+            step.requests_per_s, step.share, context.interval_s, step.planned.canary_replicas
+        )
         found.append(_Judged(step, gate.forecast(past, traffic), reaches and like))
     return found
 

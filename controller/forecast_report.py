@@ -58,6 +58,7 @@ def _gate(gate: GateForecast) -> dict[str, Any]:
     return {
         "name": gate.name,
         "judged": gate.judged,
+        "one_look": gate.one_look,
         "rule": found.rule if found else None,
         "unit": found.unit if found else None,
         "canary_per_s": found.per_s if found else None,
@@ -67,6 +68,7 @@ def _gate(gate: GateForecast) -> dict[str, Any]:
         "lacks": {target.value: why for target, why in found.lacks.items()} if found else {},
         "needs_in_words": gate.need.words(found.unit) if found and gate.need else None,
         "least": found.least if found else None,
+        "harm": found.harm if found else None,
         "effective_tolerance": found.tolerance if found else None,
         "notes": list(found.notes) if found else [],
         "fails": _moment(gate.fails),
@@ -97,11 +99,13 @@ def plan_lines(document: Document) -> tuple[str, ...]:
     for gate in waiting:
         lines += gate_lines(gate, document)
     rest = [gate for gate in document["gates"] if not (gate["rule"] or gate["refused"])]
-    for words, judged in (
-        ("Judged as observations come, without a forecast", True),
-        ("Decided by what happens, without waiting", False),
+    for words, judged, one_look in (
+        ("Judged as observations come, without a forecast", True, False),
+        ("Decided at the first look at the warm canary, before any traffic", False, True),
+        ("Decided by what happens, without waiting", False, False),
     ):
-        names = [gate["name"] for gate in rest if gate["judged"] is judged]
+        kind = (judged, one_look)  # a plan of before it was told has none of the second
+        names = [g["name"] for g in rest if (g["judged"], g.get("one_look", False)) == kind]
         if names:
             lines.append(f"{words}: {', '.join(names)}.")
     lines.append(_whole(document))
@@ -164,9 +168,10 @@ def gate_lines(gate: Document, document: Document) -> list[str]:
     else:
         lines = [f"{rule}: {'; '.join(dict.fromkeys(gate['lacks'].values()))}."]
     if gate["fails"] is not None and not gate["least"]:
+        worse = gate.get("harm") or f"worse by {percent(document['detectable'])}"
         lines.append(
-            f"  A canary worse by {percent(document['detectable'])} fails after about "
-            f"{about(gate['fails']['seconds'])}, half of the time sooner."
+            f"  A canary {worse} fails after about {about(gate['fails']['seconds'])}, half of the "
+            "time sooner."
         )
     lines += [f"  {name}: {note}." for note in gate["notes"]]
     if gate["warning"]:

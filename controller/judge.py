@@ -39,10 +39,16 @@ from canaryctl.gates.history import AaHistory
 from canaryctl.gates.outcome import GateResult, Outcome, Verdict, unseen
 from canaryctl.gates.parity import OUTPUT_PARITY
 from canaryctl.gates.records import state_digest
-from canaryctl.gates.registry import compares_latency, has_fixed_limit, spends_alpha, undecidable
+from canaryctl.gates.registry import (
+    has_fixed_limit,
+    needs_equal_load,
+    spends_alpha,
+    undecidable,
+)
 from canaryctl.gates.samples import ArmWindow, Histogram, HistogramSet, Missing, Scrape, Series
 from canaryctl.gates.sources.base import SampleSource, Target
 from canaryctl.gates.spec import GateSpec
+from canaryctl.gates.step_time import STEP_TIME
 from canaryctl.gates.terms import GateTerms
 
 WARM_LOOK_S = 1.0
@@ -137,7 +143,13 @@ def undecidable_gates(release: Release, plan: Plan, terms: GateTerms) -> dict[st
     if plan.compares and all(step.unequal_load for step in plan.steps):
         reasons = {step.unequal_load for step in plan.steps if step.unequal_load}
         why = f"no step compares like with like ({min(reasons)})"
-        found |= {s.name: why for s in specs if compares_latency(s)}
+        found |= {s.name: why for s in specs if needs_equal_load(s)}
+    if plan.eager_baseline:
+        why = (
+            "the baseline of a first release is its eager variant, which replays no graph; declare "
+            "the gate from the next release on"
+        )
+        found |= {s.name: why for s in specs if s.name == STEP_TIME}
     return found
 
 

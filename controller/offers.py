@@ -19,9 +19,11 @@ from canaryctl.gates.history import ENOUGH_S, QUANTILES, AaHistory, Dependence
 from canaryctl.gates.latency import NAMES as LATENCY_NAMES
 from canaryctl.gates.latency import named
 from canaryctl.gates.spec import GateSpec
+from canaryctl.gates.unfinished import DISPATCHED_VS_FINISHED
 from canaryctl.gates.wording import about
 
 LARGER = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # detectable, and margins
+AGES_S = (10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0)
 DEADLINES = (2, 4, 8, 16, 32)
 SHORTER = (0.5, 0.25, 0.1)
 _LEAST_INTERVAL_S = 0.5
@@ -44,7 +46,9 @@ def forecast_with_offers(release: Release, survey: Survey) -> ReleaseForecast:
 
 def offers(release: Release, spec: GateSpec, survey: Survey) -> tuple[str, ...]:
     """Of each kind of change, the smallest one with which the gate can be decided in time."""
-    kinds = (_quantiles, _detectables, _margins, _even_share, _longer, _intervals, _deadlines)
+    kinds = (
+        _quantiles, _ages, _detectables, _margins, _even_share, _longer, _intervals, _deadlines,
+    )  # fmt: skip
     found = []
     for kind in kinds:
         for words, changed, asked in kind(release, spec):
@@ -95,6 +99,25 @@ def _quantiles(release: Release, spec: GateSpec) -> Iterator[Variant]:
         if f"{name}_{lower}" not in taken:
             asked = spec.model_copy(update={"name": f"{name}_{lower}"})
             yield f"{asked.name} in its place", _with(release, spec, asked), asked
+
+
+def _ages(release: Release, spec: GateSpec) -> Iterator[Variant]:
+    """A longer limit on the age of requests, or one where there is none: how often they pile up
+    can never be shown to be equal."""
+    if spec.name != DISPATCHED_VS_FINISHED:
+        return
+    proven = release.document.rollout.promote_on is PromoteOn.PROVEN
+    dropped = spec.max_regression is not None and (proven or spec.max_seconds is None)
+    for limit in AGES_S:
+        if limit <= (spec.max_seconds or 0.0):
+            continue
+        change: dict[str, object] = {"max_seconds": limit}
+        words = f"max_seconds: {format_duration(limit)}"
+        if dropped:
+            change["max_regression"] = None
+            words += " in place of max_regression"
+        asked = spec.model_copy(update=change)
+        yield words, _with(release, spec, asked), asked
 
 
 def _detectables(release: Release, spec: GateSpec) -> Iterator[Variant]:

@@ -27,24 +27,29 @@ FAILING = frozenset({Target.FAIL_50, Target.FAIL_90})
 @dataclass(frozen=True, slots=True)
 class StepTraffic:
     """What one step gives. ``requests_per_s``: to the whole canary arm; None: not known.
-    ``share``: the canary's part π of the observations of both arms."""
+    ``share``: the canary's part π of the observations of both arms. ``engines``: of the canary."""
 
     requests_per_s: float | None
     share: float
     look_s: float
+    engines: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
     """``samples``: canary observations (0: as many as come); ``blocks`` of ``looks`` looks each;
     ``lead``: canary observations before the rule begins to judge. ``guess``: canary observations
-    that are likely, but not sure, to be the least: shown, and never turned into time."""
+    that are likely, but not sure, to be the least: shown, and never turned into time. ``watch_s``:
+    how long it has to be watched whatever is observed; ``lead_s``: seconds before the rule begins
+    to judge."""
 
     samples: float = 0.0
     blocks: int = 0
     looks: int = 1
     lead: float = 0.0
     guess: float = 0.0
+    watch_s: float = 0.0
+    lead_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,8 @@ class RuleForecast:
 
     ``least``: why the amounts are only the least that any data would take; None: they follow
     from the baseline's own. ``tolerance``: the smallest regression that the baseline's buckets
-    can show, where that is not the one asked for.
+    can show, where that is not the one asked for. ``harm``: what a bad canary does, to this
+    gate, where that is not being worse by ``detectable``: "one that …".
     """
 
     rule: str
@@ -62,6 +68,7 @@ class RuleForecast:
     notes: tuple[str, ...] = ()
     least: str | None = None
     tolerance: float | None = None
+    harm: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,7 @@ class Forecast:
     notes: tuple[str, ...]
     least: str | None
     tolerance: float | None
+    harm: str | None = None
 
 
 UNSEEN = "nothing is known of the baseline yet"
@@ -128,6 +136,7 @@ def fold(
     per_s = rate * per_request if rate and per_request else None
     needs: dict[Target, Need] = {}
     lacks: dict[Target, str] = {}
+    quickest: RuleForecast | None = None
     for target in Target:
         found = [
             _need(rule.amounts[target], traffic.look_s, per_s)
@@ -137,6 +146,8 @@ def fold(
         missing = [rule.lacks[target] for rule in rules if target in rule.lacks]
         if target in FAILING and found:
             needs[target] = min(found, key=order)
+            able = [rule for rule in rules if target in rule.amounts]
+            quickest = quickest or able[found.index(needs[target])]
         elif missing:
             lacks[target] = "; ".join(missing)
         else:
@@ -151,18 +162,20 @@ def fold(
         notes=tuple(note for rule in rules for note in rule.notes),
         least=next((rule.least for rule in rules if rule.least), None),
         tolerance=next((r.tolerance for r in rules if r.tolerance is not None), None),
+        harm=None if quickest is None else quickest.harm,
     )
 
 
 def _need(amount: Amount, look_s: float, per_s: float | None) -> Need:
     """Decisions fall at looks, and never before the least number of looks with data."""
-    blocks_s = amount.blocks * amount.looks * look_s
+    least_s = max(amount.blocks * amount.looks * look_s, amount.watch_s)
     blocks = amount.blocks or None
     if per_s is None or (amount.guess and not amount.blocks):
         # What the looks alone take is a bound from below; where nothing but observations is
         # asked for, nothing is known.
-        return Need(max(amount.samples, amount.guess) or None, blocks, blocks_s or None)
-    seconds = amount.lead / per_s + max(blocks_s, amount.samples / per_s)
+        alone_s = amount.lead_s + least_s
+        return Need(max(amount.samples, amount.guess) or None, blocks, alone_s or None)
+    seconds = amount.lead_s + amount.lead / per_s + max(least_s, amount.samples / per_s)
     looks = max(VALID_LOOKS, math.ceil(seconds / look_s - 1e-9))
     return Need(max(amount.samples, amount.guess, seconds * per_s), blocks, looks * look_s)
 

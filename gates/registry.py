@@ -29,7 +29,8 @@ LIMITS = ("max_regression", "max_ratio", "min_ratio", "max", "max_seconds", "max
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """``limits``: those that the gate takes, of which it needs one unless it ``has_default``."""
+    """``limits``: those that the gate takes, of which it needs one unless it ``has_default``.
+    ``one_look``: what it judges is there once the canary is warm, before any traffic."""
 
     make: Callable[[GateSpec, GateContext], Gate]
     limits: tuple[str, ...]
@@ -37,6 +38,7 @@ class Family:
     spends_alpha: bool = True
     hard: bool = False
     has_own_exposure: bool = False
+    one_look: bool = False
 
     @property
     def plans(self) -> bool:
@@ -65,20 +67,22 @@ GATES: Mapping[str, Family] = {
         unfinished.UnfinishedGate, ("max_seconds", "max_regression"), has_own_exposure=True
     ),
     startup.GRAPH_MEMORY: Family(
-        startup.GraphMemoryGate, ("max_bytes", "max_regression"), spends_alpha=False
+        startup.GraphMemoryGate, ("max_bytes", "max_regression"), spends_alpha=False, one_look=True
     ),
     startup.READY_TIME: Family(
-        startup.ReadyTimeGate, ("max_seconds", "max_regression"), spends_alpha=False
+        startup.ReadyTimeGate, ("max_seconds", "max_regression"), spends_alpha=False, one_look=True
     ),
-    warmup.WARMUP: Family(warmup.WarmupGate, (), has_default=True, spends_alpha=False),
+    warmup.WARMUP: Family(
+        warmup.WarmupGate, (), has_default=True, spends_alpha=False, one_look=True
+    ),
     attestation.ATTESTATION: Family(
-        attestation.AttestationGate, (), has_default=True, spends_alpha=False
+        attestation.AttestationGate, (), has_default=True, spends_alpha=False, one_look=True
     ),
     parity.OUTPUT_PARITY: Family(
-        parity.OutputParityGate, ("max_ratio", "max_nats"), has_own_exposure=True
+        parity.OutputParityGate, ("max_ratio", "max_nats"), has_own_exposure=True, one_look=True
     ),
     capacity.MAX_CONCURRENCY: Family(
-        capacity.MaxConcurrencyGate, ("max_regression",), spends_alpha=False
+        capacity.MaxConcurrencyGate, ("max_regression",), spends_alpha=False, one_look=True
     ),
     events.OOM: Family(events.OomGate, ("max",), spends_alpha=False, hard=True),
     events.ENGINE_EXIT: Family(
@@ -115,6 +119,17 @@ def spends_alpha(spec: GateSpec) -> bool:
 def compares_latency(spec: GateSpec) -> bool:
     """Whether the gate compares latencies of both arms, which needs an equal load."""
     return spec.max_regression is not None and _family(spec) in (_LATENCY, CUSTOM_HISTOGRAM)
+
+
+def needs_equal_load(spec: GateSpec) -> bool:
+    """Whether what the gate compares depends on the load of an engine."""
+    piles_up = spec.name == unfinished.DISPATCHED_VS_FINISHED and spec.max_regression is not None
+    return piles_up or compares_latency(spec)
+
+
+def needs_one_look(spec: GateSpec) -> bool:
+    """Whether the first look at a warm canary decides the gate."""
+    return _family(spec).one_look
 
 
 def has_fixed_limit(spec: GateSpec) -> bool:

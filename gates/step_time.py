@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.gates.base import GateContext, Look, State
 from canaryctl.gates.counts import PHI_STEPS
+from canaryctl.gates.needs import UNSEEN, Forecast, RuleForecast, StepTraffic, Target, fold
 from canaryctl.gates.outcome import GateResult, Outcome
-from canaryctl.gates.readings import Buckets, histogram_set
+from canaryctl.gates.readings import Buckets, histogram_set, per_request
 from canaryctl.gates.records import settle, settled
-from canaryctl.gates.rules import standing
+from canaryctl.gates.rules import expected_steps, standing
 from canaryctl.gates.rules.bucket_speed import SLOW_SHARE, BucketSpeed
 from canaryctl.gates.rules.standing import Bars, Standing
 from canaryctl.gates.samples import ArmWindow, Missing
@@ -22,6 +23,7 @@ from canaryctl.gates.wording import change, percent, seconds
 
 STEP_TIME = "step_time"
 EAGER = "NONE"
+_NO_BASELINE = "there is no baseline, so that max_regression cannot be judged"
 _SHOWN = 3  # buckets that a reason tells of
 
 
@@ -66,8 +68,9 @@ class StepTimeGate:
         if kept is not None:
             return state, kept
         if self._rule is None:
-            reason = "Step time: there is no baseline, so that max_regression cannot be judged"
-            return state, GateResult(self.spec.name, Outcome.INCONCLUSIVE, reason)
+            return state, GateResult(
+                self.spec.name, Outcome.INCONCLUSIVE, f"Step time: {_NO_BASELINE}"
+            )
         canary = _timed(look.canary, "canary")
         baseline = _timed(look.baseline, "baseline")
         missing = next((m for m in (canary, baseline) if isinstance(m, Missing)), None)
@@ -86,6 +89,31 @@ class StepTimeGate:
             }
         result = self._result(state, self._rule, missing)
         return settle(state, result), result
+
+    def forecast(self, past: ArmWindow | None, traffic: StepTraffic) -> Forecast:
+        """See :class:`~canaryctl.gates.needs.Forecasting`."""
+        seen: _Timed | Missing = Missing(UNSEEN)
+        if past is not None:
+            seen = _timed(past, "baseline")
+        each = None if isinstance(seen, Missing) else per_request(past, seen.steps)
+        if self._rule is None:
+            rule = RuleForecast("steps of one bucket", {}, dict.fromkeys(Target, _NO_BASELINE))
+        else:
+            rate = traffic.requests_per_s
+            rule = expected_steps.bucket_speed(
+                self._rule,
+                seen if isinstance(seen, Missing) else seen.by_bucket,
+                0 if isinstance(seen, Missing) else seen.steps,
+                share=traffic.share,
+                per_look=rate * each * traffic.look_s if rate and each else None,
+            )
+        return fold(
+            [rule],
+            traffic,
+            unit="steps",
+            per_request=each,
+            min_samples=self.spec.min_samples or 1,
+        )
 
     def _result(self, state: State, rule: BucketSpeed, missing: Missing | None) -> GateResult:
         found = rule.standing(state["rule"])

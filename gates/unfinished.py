@@ -15,10 +15,11 @@ from typing import Any
 
 from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.gates.base import GateContext, Look, State
+from canaryctl.gates.needs import UNSEEN, Forecast, StepTraffic, fold
 from canaryctl.gates.outcome import GateResult, Outcome
 from canaryctl.gates.readings import each_series, histogram, told
 from canaryctl.gates.records import settle, settled
-from canaryctl.gates.rules import standing
+from canaryctl.gates.rules import expected_flow, standing
 from canaryctl.gates.rules.pile_up import Flow, PileUp
 from canaryctl.gates.rules.standing import Bars, Standing
 from canaryctl.gates.samples import ArmWindow, Histogram, Missing
@@ -102,6 +103,22 @@ class UnfinishedGate:
             state = self._count(state, look, canary, baseline)
         result = self._result(state, look, held, missing)
         return settle(state, result), result
+
+    def forecast(self, past: ArmWindow | None, traffic: StepTraffic) -> Forecast:
+        """See :class:`~canaryctl.gates.needs.Forecasting`."""
+        seen = Missing(UNSEEN) if past is None else histogram(past, Signal.E2E, "baseline")
+        rules = []
+        if self.spec.max_seconds is not None:
+            rules.append(expected_flow.age(self.spec.max_seconds, SHOWN_SHARE, seen, traffic))
+        if self._piles is not None:
+            rules.append(expected_flow.pile_up(self._piles, seen, traffic))
+        return fold(
+            rules,
+            traffic,
+            unit="requests",
+            per_request=1.0,
+            min_samples=self.spec.min_samples or 1,
+        )
 
     def _count(
         self, state: State, look: Look, canary: _Reading, baseline: _Reading | Missing | None

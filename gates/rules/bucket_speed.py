@@ -29,14 +29,17 @@ SLOW_SHARE = 0.1
 do."""
 LEARN_STEPS = 100  # of the baseline in a bucket, before anything is judged there
 COVERED = 0.5  # the least share of the canary's steps that a pass may speak of
-_RARE = 0.005
+RARE = 0.005
+"""The least share of slow steps of the baseline that exposure is planned for."""
 
 Sparse = dict[str, int]
 """Observations by the index of their edge, not cumulative."""
 
 
-class _Question(NamedTuple):
-    """Indices into the edges; None: the edges do not reach so far."""
+class Question(NamedTuple):
+    """Indices into the edges: the baseline's steps beyond ``slow`` against the canary's beyond
+    ``slow_by``, for a failure; ``most`` and ``most_by`` for a pass. None: the edges do not reach
+    so far."""
 
     slow: int | None
     slow_by: int | None
@@ -109,7 +112,7 @@ class BucketSpeed:
         past = _cumulative(known, len(canary.edges))
         if past[-1] < LEARN_STEPS:
             return state
-        asked = self._question(canary.edges, past)
+        asked = self.question(canary.edges, past)
         judged = {
             **state,
             "compared": [
@@ -130,7 +133,8 @@ class BucketSpeed:
             judged["pass"] = lr.update(state["pass"], lr.PASS_GRID, counts, phi=self.phi)
         return judged
 
-    def _question(self, bounds: Sequence[float], past: Sequence[int]) -> _Question:
+    def question(self, bounds: Sequence[float], past: Sequence[int]) -> Question:
+        """At which edges a bucket is judged whose baseline took ``past`` (cumulative) so far."""
         finite = len(bounds) - 1
         few = (1 - SLOW_SHARE) * past[-1]
         slow: int | None = bisect_left(past, few, 0, finite)
@@ -144,7 +148,7 @@ class BucketSpeed:
             margin = max(self.margin, self.tolerance)
             reach = (1 + margin) * bounds[most] * (1 + TOLERANCE)
             most_by = bisect_right(bounds, reach, most, finite) - 1
-        return _Question(
+        return Question(
             slow,
             slow_by if slow_by is not None and slow_by < finite else None,
             most if most >= 0 else None,
@@ -194,7 +198,7 @@ class BucketSpeed:
         n_c, n_b = state["compared"]
         if n_c <= 0 or n_b <= 0:
             return None
-        rate = max(state["slow"][0] / n_c, _RARE)
+        rate = max(state["slow"][0] / n_c, RARE)
         units = planner.requests_needed(
             rho=state["slow"][1] / n_c / rate,
             share=n_c / (n_c + n_b),

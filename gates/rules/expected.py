@@ -266,7 +266,7 @@ def _place(
     rho0 = rule.allowed(seen.edges, seen.cumulative, asked)
     s = edges.exceedances(seen.cumulative, asked.i) / seen.count
     worse = (high if rho0 is None else low) / (1 + rule.bars.detectable)
-    failing = _beyond(seen, worse) / s
+    failing = beyond(seen, worse) / s
     # No harm is claimed on what is certain: the share above the next edge, not one in between.
     certain = edges.share_above(seen.edges, seen.cumulative, worse) / s
     passing = edges.exceedances(seen.cumulative, asked.j_pass) / seen.count / s
@@ -282,7 +282,7 @@ def _place(
     )
 
 
-def _beyond(seen: Buckets, x: float) -> float:
+def beyond(seen: Buckets, x: float) -> float:
     """P(> x) of the baseline: between two edges its logarithm is linear in that of x."""
     finite = seen.finite
     index = min(bisect_left(finite, x), len(finite) - 1)

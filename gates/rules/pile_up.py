@@ -26,7 +26,8 @@ LOOKS_PER_WINDOW = 4
 LEARN_WINDOWS = 2.0  # of equal load, before anything is counted
 HANGING = 0.02
 """The share of requests whose hanging the exposure has to have found."""
-_QUIET = 0.001  # the least rate of events that is planned with, a request
+QUIET = 0.001
+"""The least rate of events that is planned with, a request."""
 
 Tracks = Mapping[str, Sequence[Point]]
 
@@ -139,25 +140,42 @@ class PileUp:
         _, rises_b, sent_c, sent_b = state["sums"]
         if sent_c <= 0 or sent_b <= 0:
             return None
-        quiet = max(rises_b / sent_b, _QUIET)
-        units = planner.requests_needed(
-            rho=(1 + self.tolerance) * (quiet + HANGING) / quiet,
-            rho0=1 + self.tolerance,
+        units = self.requests(
+            max(rises_b / sent_b, QUIET),
             share=sent_c / (sent_c + sent_b),
-            s=quiet,
-            climb=self.bars.log_fail + planner.MIXING,
-            z=planner.Z90,
             phi=_phi(state["highest"][1]),
+            z=planner.Z90,
         )
         return None if units is None else whole(units)
 
+    def requests(self, quiet: float, *, share: float, phi: float, z: float) -> float | None:
+        """The same where the baseline's floor rises ``quiet`` times a request. None: never, as so
+        few are within the tolerance."""
+        rho = (quiet + HANGING) / quiet
+        if rho <= 1 + self.tolerance:
+            return None
+        return planner.requests_needed(
+            rho=rho,
+            rho0=1 + self.tolerance,
+            share=share,
+            s=quiet,
+            climb=self.bars.log_fail + planner.MIXING,
+            z=z,
+            phi=phi,
+        )
+
     def _waits(self, state: State, needed: int | None) -> str:
+        found = f"that {percent(HANGING)} of them never end"
+        if needed is None and state["sums"][3] > 0:
+            return (
+                f"the baseline's number in flight rises so often by itself that {percent(HANGING)} "
+                f"of the requests are within the allowed +{percent(self.tolerance)}"
+            )
         if needed is None:
             left_s = LEARN_WINDOWS * state["window_s"] - state["equal_s"]
             return "at equal load it is being learnt how many are in flight" + (
                 f", for {math.ceil(left_s)} s more" if left_s > 0 else ""
             )
-        found = f"that {percent(HANGING)} of them never end"
         if state["sums"][2] >= needed:
             return (
                 f"{found} would have been found with 90 % power; to show that none does needs "

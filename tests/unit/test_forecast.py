@@ -26,6 +26,7 @@ from tests.support.gates import arm
 from tests.support.releases import T0, release
 from tests.support.releases import document as make_document
 from tests.unit.test_gates_forecast import PAST, VLLM, counted, history
+from tests.unit.test_gates_forecast_flow import flow_past
 
 TTFT = {"name": "ttft_p90", "max_regression": "21%"}
 OOM = {"name": "oom", "max": 0}
@@ -235,6 +236,69 @@ def test_the_first_release_is_planned_by_its_own_load() -> None:
     found = forecast_release(first, Survey(load_rates={"generated": 20.0}))
     assert found.steps[0].requests_per_s == 20.0
     assert gate(found, "ttft_p90").sure is not None
+
+
+UNFINISHED = {"name": "dispatched_vs_finished"}
+BUSY = replace(SERVED, past=arm({**PAST, **flow_past(20.0, 40.0)}))
+QUICK = replace(SERVED, past=arm({**PAST, **flow_past(20.0, 4.0)}))
+
+
+def test_a_limit_on_age_that_the_baseline_breaks_is_refused_and_a_longer_one_offered() -> None:
+    short = {**UNFINISHED, "max_seconds": "30s"}
+    refused = gate(
+        forecast_with_offers(planned(short, progress_deadline="2h"), BUSY), "dispatched_vs_finished"
+    )
+    assert refused.refused is not None
+    assert "the baseline's requests take" in refused.refused
+    assert any(offer.startswith("max_seconds: 1m: decided") for offer in refused.offers)
+    longer = {**UNFINISHED, "max_seconds": "1m"}
+    assert forecast_release(planned(longer, progress_deadline="2h"), BUSY).refusals == ()
+
+
+def test_piling_up_is_never_proven_and_a_limit_on_age_offered_in_its_place() -> None:
+    piles = {**UNFINISHED, "max_regression": "50%"}
+    assert forecast_release(planned(piles), QUICK).refusals == ()
+    proven = planned(piles, promote_on="proven")
+    refused = gate(forecast_with_offers(proven, QUICK), "dispatched_vs_finished")
+    assert refused.refused is not None
+    assert "a limit on their age" in refused.refused
+    assert refused.offers[0].startswith("max_seconds: 10s in place of max_regression: decided")
+
+
+def test_piling_up_is_compared_at_equal_load_alone_and_an_age_at_any() -> None:
+    uneven = [{"weight": 10, "bake": "1m"}]
+    piles = {**UNFINISHED, "max_regression": "50%"}
+    refused = gate(forecast_release(planned(piles, steps=uneven), BUSY), "dispatched_vs_finished")
+    assert "no step compares like with like" in (refused.refused or "")
+    age = {**UNFINISHED, "max_seconds": "2m"}
+    longer = planned(age, steps=uneven, progress_deadline="4h")
+    found = gate(forecast_release(longer, BUSY), "dispatched_vs_finished")
+    assert found.refused is None
+    assert found.sure is not None
+
+
+def test_an_eager_baseline_has_no_graphs_to_time() -> None:
+    first = release(
+        Phase.PENDING,
+        document=make_document(gates=[{"name": "step_time", "max_regression": "10%"}, OOM]),
+        kind=ReleaseKind.FIRST,
+        previous_pool=None,
+        previous_digest=None,
+    )
+    found = gate(forecast_with_offers(first, Survey(load_rates={"generated": 20.0})), "step_time")
+    assert "declare the gate from the next release on" in (found.refused or "")
+    assert found.offers == ()
+
+
+def test_what_one_look_decides_and_what_a_bad_canary_does_are_told() -> None:
+    held = {"name": "max_concurrency", "max_regression": "5%"}
+    piles = {**UNFINISHED, "max_regression": "50%"}
+    document = forecast_document(forecast_release(planned(held, piles), QUICK))
+    said = "\n".join(plan_lines(document))
+    assert (
+        "Decided at the first look at the warm canary, before any traffic: max_concurrency." in said
+    )
+    assert "A canary of whose requests 2 % never end fails after about" in said
 
 
 def test_the_document_is_json_and_the_sentences_follow_from_it() -> None:

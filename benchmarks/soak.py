@@ -48,7 +48,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the users of one service saw. ``cut_off``: answers that a dying engine had begun."""
+    """What the users of one service saw. ``cut_off``: requests that a dying engine had."""
 
     service: str
     answered: int
@@ -150,11 +150,14 @@ class Side:
         report = self.load.end().document
         [target] = report["targets"].values()
         failures: dict[str, dict[str, int]] = target["failures"]
+        unanswered = dict(failures.get("before_response", {}))
+        # An engine that runs out of memory says 500 to those whose first token it had not made.
+        refused = unanswered.pop("http_500", 0)
         return Load(
             self.name,
             report["ok"],
-            sum(failures.get("cut_off", {}).values()),
-            sum(failures.get("before_response", {}).values()),
+            sum(failures.get("cut_off", {}).values()) + refused,
+            sum(unanswered.values()),
             str(failures),
         )
 
@@ -231,7 +234,7 @@ def left_beside_stable(cli: Cli, store: Store, services: int) -> list[str]:
 
 
 def too_many(load: Load, sides: Sequence[Side]) -> bool:
-    """Only an engine that dies cuts answers off, and no more than it had under way."""
+    """Only an engine that dies loses requests, and no more than it had under way."""
     [side] = [side for side in sides if side.name == load.service]
     return load.cut_off > 16 * sum(KINDS[kind].kills for kind in side.kinds)
 

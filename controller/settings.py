@@ -20,6 +20,7 @@ PREFIX: Final = "CANARYCTL_"
 _OF_CHILDREN: Final = frozenset(
     {
         "CANARYCTL_INSTANCE",
+        "CANARYCTL_INSTANCE_DIR",
         "CANARYCTL_ARTIFACT_DIGEST",
         "CANARYCTL_PORT",
         "CANARYCTL_ROUTER",

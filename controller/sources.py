@@ -12,7 +12,7 @@ from canaryctl.gates.samples import Missing, Scrape
 from canaryctl.gates.sources import registry
 from canaryctl.gates.sources.base import SampleSource, Target
 
-SCRAPE_TIMEOUT_S: Final = 0.5
+SCRAPE_TIMEOUT_S: Final = 1.0
 """A metrics page that takes longer is missing in this look, and the look says so."""
 
 PROMETHEUS_TIMEOUT_S: Final = 1.0

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import secrets
 import signal
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from canaryctl.common.units import parse_duration
 from canaryctl.runtimes.load.generate import run_load
 from canaryctl.runtimes.load.profile import Profile, parse_profile
 from canaryctl.runtimes.load.report import LoadReport
+
+_SEEDS = 2**31
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,7 +55,7 @@ def main_load(
     SIGTERM and SIGINT end the run with a report of what was done so far; with ``until_eof`` the
     end of standard input does too, so that the load never outlives a parent that holds it.
     """
-    profile = _profile(rate, profile_path)
+    profile = _profile(rate, profile_path).with_seed(secrets.randbelow(_SEEDS))
     try:
         duration_s = None if duration is None else parse_duration(duration)
     except ValueError as error:
@@ -73,7 +76,10 @@ def main_load(
             until_eof=until_eof,
         )
     )
-    text = json.dumps(done.as_document(), indent=2) if as_json else done.as_text()
+    if as_json:
+        text = json.dumps({"seed": profile.seed, **done.as_document()}, indent=2)
+    else:
+        text = f"seed {profile.seed}\n{done.as_text()}"
     sys.stdout.write(text + "\n")
     return 0 if done.ok else 1
 

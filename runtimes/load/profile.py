@@ -87,6 +87,11 @@ class Profile(_Frozen):
             raise ValueError("for and timeout need a duration above zero")
         return self
 
+    def with_seed(self, seed: int) -> Self:
+        """With ``seed`` where the profile names none: a run that asks what an earlier one asked
+        finds its prompts in the caches of engines that were there, and of no other."""
+        return self if "seed" in self.model_fields_set else self.model_copy(update={"seed": seed})
+
 
 def parse_profile(text: str, source: str = "profile") -> Profile:
     """The profile written in YAML; :class:`ProfileError` lists every mistake."""

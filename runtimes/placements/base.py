@@ -13,10 +13,11 @@ from canaryctl.runtimes.engines.base import Launch
 class InstanceRequest:
     """One instance to run.
 
-    ``instance`` is unique for ever; with ``digest`` it is in the process's environment
-    (CANARYCTL_INSTANCE, CANARYCTL_ARTIFACT_DIGEST), so that the instance is found again and
-    none other is ever taken for it. ``secrets`` go into the environment and nowhere else:
-    never into a log, a table or a repr.
+    ``instance`` is unique for ever; with ``digest`` and the placement's own directory it is in
+    the process's environment (CANARYCTL_INSTANCE, CANARYCTL_ARTIFACT_DIGEST,
+    CANARYCTL_INSTANCE_DIR), so that the instance is found again and none other is ever taken
+    for it, also not that of another controller of the same machine. ``secrets`` go into the
+    environment and nowhere else: never into a log, a table or a repr.
     """
 
     instance: str

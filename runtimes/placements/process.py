@@ -43,7 +43,7 @@ class ProcessPlacement:
     name = "process"
 
     def __init__(self, state_dir: Path, now: Callable[[], float] = time.time) -> None:
-        self._root = state_dir / "instances"
+        self._root = state_dir.resolve() / "instances"
         self._now = now
         self._processes = Processes()
         self._guard = threading.Lock()  # over the memory of exit codes
@@ -117,7 +117,7 @@ class ProcessPlacement:
             process = _process(handle) if handle else None
             with self._guard:
                 gone = self._processes.stop(
-                    _markers(instance, digest), process, grace_s=0.0 if overdue else grace_s
+                    self._markers(instance, digest), process, grace_s=0.0 if overdue else grace_s
                 )
         return gone and (handle is None or not self._runs(handle))
 
@@ -154,11 +154,11 @@ class ProcessPlacement:
         return _Files(self._root / instance)
 
     def _find(self, instance: str, digest: str, recorded: Handle | None) -> Handle | None:
-        found = self._processes.find(_markers(instance, digest))
+        found = self._processes.find(self._markers(instance, digest))
         if found is None or (recorded is not None and recorded.pid != found.pid):
             return None  # a child that outlived the engine is not the engine
         port = _environment_of(found).get(_PORT_VARIABLE)
-        if port is None or _is_another(found, instance, digest):
+        if port is None or _is_another(found, self._markers(instance, digest)):
             return None
         return self._handle(instance, digest, int(port), found)
 
@@ -166,7 +166,15 @@ class ProcessPlacement:
         process = _process(handle)
         with self._guard:
             running = self._processes.status(process).running
-        return running and not _is_another(process, handle.instance, handle.digest)
+        return running and not _is_another(process, self._markers(handle.instance, handle.digest))
+
+    def _markers(self, instance: str, digest: str) -> dict[str, str]:
+        """Of the state directory too: two controllers of one machine may use the same name."""
+        return {
+            "CANARYCTL_INSTANCE": instance,
+            "CANARYCTL_ARTIFACT_DIGEST": digest,
+            "CANARYCTL_INSTANCE_DIR": str(self._files(instance).directory),
+        }
 
     def _require_never_begun(self, instance: str, files: "_Files") -> None:
         if files.stop_asked_at() is not None:
@@ -188,7 +196,7 @@ class ProcessPlacement:
             with self._guard, stage.entering(files.directory) as way:
                 process = self._processes.start(
                     argv,
-                    markers=_markers(request.instance, request.digest),
+                    markers=self._markers(request.instance, request.digest),
                     env={**_environment(request), _PORT_VARIABLE: str(request.port)},
                     log_path=files.log,
                     cwd=way,
@@ -255,10 +263,6 @@ def _process(handle: Handle) -> LocalProcess:
     return LocalProcess(handle.pid, handle.started_at)
 
 
-def _markers(instance: str, digest: str) -> dict[str, str]:
-    return {"CANARYCTL_INSTANCE": instance, "CANARYCTL_ARTIFACT_DIGEST": digest}
-
-
 def _environment(request: InstanceRequest) -> dict[str, str]:
     environment = {**clean_environment(), **request.launch.env, **request.secrets}
     paths = [*request.launch.pythonpath, environment.get("PYTHONPATH", "")]
@@ -288,7 +292,7 @@ def _environment_of(process: LocalProcess) -> Mapping[str, str]:
     return environment
 
 
-def _is_another(process: LocalProcess, instance: str, digest: str) -> bool:
+def _is_another(process: LocalProcess, markers: Mapping[str, str]) -> bool:
     """Whether it is known not to be the engine that this user started for this instance."""
     try:
         environment = _environment_of(process)
@@ -298,9 +302,8 @@ def _is_another(process: LocalProcess, instance: str, digest: str) -> bool:
         return True
     except psutil.NoSuchProcess:
         return False
-    expected = _markers(instance, digest)
     return bool(environment) and any(
-        environment.get(name) != value for name, value in expected.items()
+        environment.get(name) != value for name, value in markers.items()
     )
 
 

@@ -165,6 +165,16 @@ def test_another_artifact_is_never_taken_for_it(place: Placement) -> None:
         place.status("one", OTHER_DIGEST, handle)
 
 
+def test_an_engine_of_another_controllers_state_is_never_taken_for_it(
+    place: Placement, tmp_path: Path
+) -> None:
+    handle = place.ensure(request_for(place))
+    another = PLACEMENTS[place.name](tmp_path / "another")
+    assert another.status("one", DIGEST, None).liveness is Liveness.ABSENT
+    assert another.stop("one", DIGEST, None, grace_s=0)
+    assert place.status("one", DIGEST, handle).liveness is Liveness.RUNNING
+
+
 def test_an_exit_is_seen_with_its_code_and_not_repaired(
     make: Callable[[], Placement], place: Placement
 ) -> None:

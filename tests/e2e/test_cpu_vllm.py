@@ -1,5 +1,6 @@
 """Real vLLM on the CPU, released by the command line: promoted, killed, and made slower."""
 
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ __all__ = ["cpu_vllm_python", "tiny_model"]
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 RATE_PER_S = 12
+SLOW_CORE = Path(__file__).parents[1] / "support" / "slow_core.py"
 
 
 class Factory:
@@ -160,13 +162,8 @@ def test_an_engine_whose_core_is_killed_is_rolled_back(
 def test_a_slower_engine_is_rolled_back_by_a_latency_gate(
     cli: Cli, factory: Factory, load: Running
 ) -> None:
-    # Three busy loops share its one CPU with it from about when it is ready: they are of its
-    # group and end with it.
-    busy = (
-        "for n in 1 2 3; do taskset -c 0 sh -c 'sleep 30; while :; do :; done' & done; "
-        'exec taskset -c 0 "$@"'
-    )
-    slower = factory.write("slower", command=["sh", "-c", busy, "sh"])
+    command = [sys.executable, str(SLOW_CORE), CORE, "--after", "30", "--stopped", "0.04"]
+    slower = factory.write("slower", command=command)
     done = cli.release(slower, timeout_s=600)
     assert done.code == 3, done.err
     assert done.document["reason"].startswith("tpot_p90"), done.document["reason"]

@@ -143,7 +143,11 @@ def test_another_users_process_is_not_adopted(place: ProcessPlacement) -> None:
         created_at = psutil.Process(1).create_time()
         assert is_exited(place, dataclasses.replace(handle, pid=1, started_at=created_at))
         return
-    markers = {"CANARYCTL_INSTANCE": "one", "CANARYCTL_ARTIFACT_DIGEST": DIGEST}
+    markers = {
+        "CANARYCTL_INSTANCE": "one",
+        "CANARYCTL_ARTIFACT_DIGEST": DIGEST,
+        "CANARYCTL_INSTANCE_DIR": str(place.log_path("one").parent),
+    }
     foreign = subprocess.Popen(
         ["sleep", "60"],
         env={**markers, "CANARYCTL_PORT": "1", "PATH": os.environ["PATH"]},

@@ -94,7 +94,18 @@ class Prometheus:
         self.until("it is ready", lambda: self._get("/-/ready").status_code == httpx.codes.OK)
 
     def freeze(self) -> None:
+        """Returns once all its threads stand still: a signal only asks for it."""
         self._signal(signal.SIGSTOP)
+        assert self._process is not None
+        tasks = Path(f"/proc/{self._process.pid}/task")
+        # Behind the name, which is in parentheses and may hold anything.
+        self.until(
+            "it stands still",
+            lambda: all(
+                (task / "stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+                for task in tasks.iterdir()
+            ),
+        )
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)

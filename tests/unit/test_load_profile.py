@@ -80,6 +80,11 @@ def test_what_is_wrong_is_said(text: str, expected: str) -> None:
         parse_profile(text)
 
 
+def test_a_run_draws_a_seed_only_where_none_is_named() -> None:
+    assert parse_profile("rate: 1\nseed: 0").with_seed(9).seed == 0
+    assert parse_profile("rate: 1").with_seed(9).seed == 9
+
+
 def test_the_same_seed_plans_the_same_and_another_does_not() -> None:
     assert planned(WHOLE) == planned(WHOLE)
     assert planned(WHOLE) != planned(WHOLE.replace("seed: 7", "seed: 8"))

@@ -25,6 +25,7 @@ class Signal(StrEnum):
     TOKENS_PADDED = "tokens_padded"  # counter set: tokens computed, padding included; as above
     RUNNING = "running"  # gauge: sequences being decoded or prefilled
     WAITING = "waiting"  # gauge: sequences queued
+    PREEMPTIONS = "preemptions"  # counter: how often a sequence lost its cache to another
     CACHE_CONFIG = "cache_config"  # info: num_gpu_blocks, block_size, kv_cache_size_tokens
     GRID = "grid"  # info: mode and resolved capture sizes, from the probe
     STEP_TIME = "step_time"  # histogram set, seconds: pure-decode steps by mode and bucket

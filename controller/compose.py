@@ -24,6 +24,7 @@ from canaryctl.controller.reconcile import Reconciler
 from canaryctl.controller.recording import Recorder
 from canaryctl.controller.room import Arm, shortage, staying
 from canaryctl.controller.rungs import rungs
+from canaryctl.controller.saturation import SaturationWatch
 from canaryctl.controller.service import ServiceController, stage_deadlines
 from canaryctl.controller.settings import Settings
 from canaryctl.controller.sources import Sources
@@ -143,7 +144,19 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
     def controller(service: str) -> ServiceController:
         observer = Observer(catalog, place, sources.scrape, executor, stage_deadlines(store))
         parity = ParityWatch(catalog, lambda member: address(member.instance))
-        judge = Judge(store, sources.of, catalog, metrics_url, judged_labels, executor, parity)
+        saturation = SaturationWatch(
+            catalog, observer.read, lambda member: address(member.instance)
+        )
+        judge = Judge(
+            store,
+            sources.of,
+            catalog,
+            metrics_url,
+            judged_labels,
+            executor,
+            parity,
+            saturation,
+        )
         return ServiceController(
             service,
             store=store,

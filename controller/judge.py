@@ -29,10 +29,12 @@ from canaryctl.controller.model import (
 )
 from canaryctl.controller.parity import ParityWatch, Standing
 from canaryctl.controller.plan import HARD_GATES, Plan
+from canaryctl.controller.saturation import Driven, SaturationWatch
 from canaryctl.controller.states import Phase
 from canaryctl.controller.store import Store
 from canaryctl.controller.view import InstanceView, PoolView
 from canaryctl.gates.base import Event, Gate, GateContext, Look, State
+from canaryctl.gates.capacity import MAX_CONCURRENCY, MaxConcurrencyGate
 from canaryctl.gates.deltas import awaited, next_start, readable, window
 from canaryctl.gates.fold import fold
 from canaryctl.gates.history import AaHistory
@@ -86,6 +88,7 @@ class _Memory:
     states: dict[str, State]
     results: dict[str, GateResult]
     scrapes: dict[str, Scrape] = field(default_factory=dict)  # where the next window begins
+    since: float = 0.0  # samples of before show the controller's own requests
     asked_at: datetime | None = None
     awaits: bool = False  # when last asked, an instance had no new sample yet
     blind: str | None = None  # why an arm could not be read when last asked
@@ -171,9 +174,10 @@ class Judge:
         labels: Callable[[Instance, Release], Mapping[str, str]],
         executor: Executor,
         parity: ParityWatch | None = None,
+        saturation: SaturationWatch | None = None,
     ) -> None:
-        """``parity``: None: nobody measures it, and the gate stays inconclusive."""
-        self._parity = parity
+        """``parity``, ``saturation``: None: nobody measures it, and the gate stays inconclusive."""
+        self._parity, self._saturation = parity, saturation
         self._store, self._source, self._catalog = store, source, catalog
         self._metrics_url, self._labels, self._executor = metrics_url, labels, executor
         self._memory: _Memory | None = None  # of the one active release, as recorded
@@ -189,9 +193,19 @@ class Judge:
             return 0
         return memory.step_requests
 
+    @property
+    def driven(self) -> str | None:
+        """The instance that is being driven to its limit; None: none is."""
+        return self._saturation.driven if self._saturation is not None else None
+
     def recorded(self) -> None:
         """What was judged last is in the store, or changed nothing that belongs there."""
         self._memory = self._latest
+
+    def close(self) -> None:
+        """Send no more requests: another controller may be about to."""
+        if self._saturation is not None:
+            self._saturation.stop()
 
     def judge(
         self,
@@ -210,6 +224,8 @@ class Judge:
         canary = [m for m in pools.get(release.pool, PoolView()).members if m.serving]
         baseline = [m for m in pools.get(beside, PoolView()).members if m.serving] if beside else []
         parity = self._measured(memory, release, plan, pools)
+        driven = Driven() if parity.pending else self._driven(memory, release, plan, pools, now)
+        memory.since = max(memory.since, driven.ended_at or 0.0)
         base = Look(
             at=now.timestamp(),
             canary=ArmWindow((), len(canary)),
@@ -217,12 +233,14 @@ class Judge:
             canary_events=tuple(events),
             progress_checks=progress_checks,
             parity=parity.found,
+            saturation=driven.found,
         )
         evidence: tuple[Evidence, ...] = ()
         looked = False
         look = base
-        # The requests that measure parity come before the first window, as those of warm-up do.
-        if canary and not parity.pending and self._due(memory, release, now):
+        # Requests that measure something come before the first window, as those of warm-up do.
+        measuring = parity.pending or driven.pending
+        if canary and not measuring and self._due(memory, release, now):
             look, evidence, looked = self._look(memory, base, release, plan, canary, baseline, now)
         records, changes = [], []
         for name, gate in memory.gates.items():
@@ -260,6 +278,22 @@ class Judge:
         if self._parity is None or OUTPUT_PARITY not in memory.gates:
             return Standing()
         return self._parity.look(release, plan, pools)
+
+    def _driven(
+        self,
+        memory: _Memory,
+        release: Release,
+        plan: Plan,
+        pools: Mapping[str, PoolView],
+        now: datetime,
+    ) -> Driven:
+        """What its state has recorded is not measured, nor counted, again."""
+        gate = memory.gates.get(MAX_CONCURRENCY)
+        if self._saturation is None or not isinstance(gate, MaxConcurrencyGate):
+            return Driven()
+        if not gate.awaits_driving(memory.states[MAX_CONCURRENCY]):
+            return Driven()
+        return self._saturation.look(release, plan, pools, gate, now)
 
     def _remembered(self, release: Release, plan: Plan) -> _Memory:
         """As recorded; read from the store when this judge has recorded nothing yet."""
@@ -302,7 +336,8 @@ class Judge:
         members = {m.instance.id: m for m in (*canary, *baseline)}
         scrapes = self._scrape(release, list(members.values()), memory, now)
         before = memory.scrapes
-        memory.asked_at, memory.awaits = now, bool(awaited(before, scrapes))
+        early = any(scrape.at < memory.since for scrape in scrapes.values())
+        memory.asked_at, memory.awaits = now, early or bool(awaited(before, scrapes))
         arms = {"canary": canary, "baseline": baseline if plan.compares else ()}
         memory.blind = _blind(arms, scrapes)
         if memory.awaits:
@@ -337,6 +372,7 @@ class Judge:
             canary_events=base.canary_events,
             progress_checks=base.progress_checks,
             parity=base.parity,
+            saturation=base.saturation,
             declared=self._declared(release),
             start={m.instance.id: start_facts(m.instance) for m in members.values()},
         )

@@ -82,7 +82,7 @@ class Observer:
 
     def first_tokens(self, instance: Instance, now: datetime) -> float | None:
         """How many requests got a first token from it since it started; None: it cannot say."""
-        found = self._read(instance, (Signal.TTFT,), now).values.get(Signal.TTFT)
+        found = self.read(instance, (Signal.TTFT,), now).values.get(Signal.TTFT)
         return float(found.count) if isinstance(found, Histogram) else None
 
     def close(self) -> None:
@@ -199,7 +199,7 @@ class Observer:
 
     def _replays(self, instance: Instance, now: datetime) -> Mapping[int, float] | None:
         """Steps that replayed a graph, by its size; None: the engine does not say."""
-        steps = self._read(instance, (Signal.STEPS,), now).values.get(Signal.STEPS)
+        steps = self.read(instance, (Signal.STEPS,), now).values.get(Signal.STEPS)
         return replays_by_size(steps) if isinstance(steps, Series) else None
 
     def _ready(
@@ -212,7 +212,7 @@ class Observer:
 
     def _read_page(self, instance: Instance, tracker: _Tracker, now: datetime) -> None:
         """What the engine itself reports of its start; what it cannot say stays unknown."""
-        values = self._read(instance, (Signal.GRID, Signal.MEMORY, Signal.ATTESTATION), now).values
+        values = self.read(instance, (Signal.GRID, Signal.MEMORY, Signal.ATTESTATION), now).values
         tracker.grid_read = True
         tracker.grid = _grid(values.get(Signal.GRID))
         memory = values.get(Signal.MEMORY)
@@ -224,11 +224,12 @@ class Observer:
             tracker.attested = {name: text for labels in told.values for name, text in labels}
 
     def _running_requests(self, instance: Instance, now: datetime) -> int | None:
-        values = self._read(instance, (Signal.RUNNING, Signal.WAITING), now).values
+        values = self.read(instance, (Signal.RUNNING, Signal.WAITING), now).values
         counts = [v.total for v in values.values() if isinstance(v, Series)]
         return round(sum(counts)) if len(counts) == len(values) and counts else None
 
-    def _read(self, instance: Instance, signals: Sequence[Signal], now: datetime) -> Scrape:
+    def read(self, instance: Instance, signals: Sequence[Signal], now: datetime) -> Scrape:
+        """Signals from the instance's own page."""
         artifact = self._catalog.artifact(instance.digest)
         engine = self._catalog.engine(instance.digest)
         known = engine.metrics(artifact.runtime.engine.version)

@@ -165,7 +165,8 @@ class ServiceController:
                     partial(self._observer.first_tokens, item.view.instance, now),
                 )
                 for item in seen
-                if item.view.serving
+                # One that is driven to its limit has no room for one more.
+                if item.view.serving and item.view.instance.id != self._judge.driven
             },
             now,
         )
@@ -343,6 +344,7 @@ class ServiceController:
         return release_of(self._store, pool)
 
     def close(self) -> None:
+        self._judge.close()
         self._observer.close()
         self._loads.close()
 

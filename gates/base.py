@@ -62,8 +62,8 @@ class Look:
     ``declared``: what the canary's artifact says of itself, by the names that an engine attests
     it under (:mod:`canaryctl.gates.attestation`).
     ``start``: what instances of both arms told of their start, by instance.
-    ``saturation``: requests since the last look that kept the objective and that missed it, while
-    the canary was driven at the concurrency that it has to hold; None: it was not driven.
+    ``saturation``: requests that the canary held and that it missed since the last look, driven
+    at the concurrency that it has to hold; Missing: why it could not be driven; None: it was not.
     ``progress_checks``: generations of one token by the canary that ended in time, so far.
     ``parity``: how the canary's answers agreed with a reference's before any traffic; None: not
     measured, and nobody said why.
@@ -81,7 +81,7 @@ class Look:
     progress_checks: int = 0
     declared: Mapping[str, str] | None = None
     start: Mapping[str, StartFacts] = field(default_factory=dict)
-    saturation: tuple[int, int] | None = None
+    saturation: tuple[int, int] | Missing | None = None
     parity: Parity | Missing | None = None
 
     def of(self, signal: AnySignal) -> "Look":

@@ -1,8 +1,9 @@
 """``max_concurrency``: requests an engine can hold at once, against the baseline's.
 
-It follows from limits and KV cache alone, so that it is exact and spends no α. Where the canary is
-driven at the concurrency that it has to hold, ⌊(1−r)·C_B⌋, the requests that miss their objective
-there are judged as well: a one-sample Bernoulli e-process against a budget of misses.
+It follows from limits and KV cache alone, so that it is exact and spends no α. With ``confirm:
+saturation`` the canary is driven as well, before any traffic, by ⌊(1−r)·C_B⌋ requests of
+``max_model_len`` at once: those that it does not hold, because it lets them wait, preempts or
+fails them, are judged by a one-sample Bernoulli e-process against a budget of misses.
 """
 
 import math
@@ -25,7 +26,10 @@ MAX_CONCURRENCY = "max_concurrency"
 NAMES = (MAX_CONCURRENCY,)
 
 MISSES = 0.01
-"""The share of requests that may miss their objective while the canary is driven."""
+"""The share of requests that may be missed while the canary is driven."""
+
+_LONGEST = 4
+"""It is driven no longer than so many times what a pass takes of one that misses none."""
 
 
 class MaxConcurrencyGate:
@@ -40,18 +44,66 @@ class MaxConcurrencyGate:
         # Its part of α comes on top of those that are counted, since few releases drive it.
         counted = replace(context, gates_total=context.gates_total + 1)
         bars = Bars.of(spec, counted, rules=1)
-        self._misses = ShareLimit(MISSES, 1.0, bars, "missed their objective", "requests")
+        self._misses = ShareLimit(MISSES, 1.0, bars, "were not held", "requests")
+        self._most = _LONGEST * (self._misses.to_pass(0.0) or math.inf)
 
     def needs(self) -> frozenset[AnySignal]:
-        return frozenset({Signal.CACHE_CONFIG, Signal.RUNNING, Signal.WAITING})
+        read = {Signal.CACHE_CONFIG, Signal.RUNNING, Signal.WAITING}
+        return frozenset(read | {Signal.PREEMPTIONS} if self.spec.confirm else read)
 
     def start(self) -> State:
-        return {"failed": None, "looks": 0, "held": 0.0, "misses": self._misses.start()}
+        begun = {"failed": None, "looks": 0, "held": 0.0, "misses": self._misses.start()}
+        return {**begun, "undriven": None} if self.spec.confirm else begun
+
+    def awaits_driving(self, state: State) -> bool:
+        """Whether nothing is recorded yet of driving the canary, which the gate asks for."""
+        return bool(
+            self.spec.confirm
+            and settled(state) is None
+            and not (state["misses"]["n"] or state["undriven"])
+        )
+
+    def drive_at(self, look: Look) -> int | Missing | None:
+        """How many requests the canary has to hold at once; Missing: that is not known; None: by
+        its own account it does not, so that driving it would tell nothing more."""
+        canary = _concurrency(look.canary, look.canary_limits, "canary")
+        baseline = _concurrency(look.baseline, look.baseline_limits, "baseline")
+        if isinstance(canary, Missing):
+            return canary
+        if isinstance(baseline, Missing):
+            return baseline
+        together = math.floor(self._limit(baseline) * (1 + 1e-9))
+        if not self._holds(canary, baseline):
+            return None
+        return together or Missing(
+            f"{self._limit(baseline):.2f} requests at once are less than one"
+        )
+
+    def driven_enough(self, held: int, missed: int) -> bool:
+        """Whether so many requests decide it, or more would be too many."""
+        n = held + missed
+        state = self._misses.look(self._misses.start(), 0.0, k_fail=missed, k_pass=missed, n=n)
+        found = self._misses.standing(state)
+        return n > 0 and (found.passed or found.failed or n >= self._most)
+
+    def _limit(self, baseline: float) -> float:
+        return (1 - self._tolerance) * baseline
+
+    def _holds(self, canary: float, baseline: float) -> bool:
+        return canary >= self._limit(baseline) * (1 - 1e-9)
 
     def look(self, state: State, look: Look) -> tuple[State, GateResult]:
         kept = settled(state)
         if kept is not None:
             return state, kept
+        if isinstance(look.saturation, Missing) and self.spec.confirm:
+            state = {**state, "undriven": look.saturation.reason}
+        elif isinstance(look.saturation, tuple):
+            held, missed = look.saturation
+            misses = self._misses.look(
+                state["misses"], look.at, k_fail=missed, k_pass=missed, n=held + missed
+            )
+            state = {**state, "misses": misses}
         canary = _concurrency(look.canary, look.canary_limits, "canary")
         baseline = _concurrency(look.baseline, look.baseline_limits, "baseline")
         missing = next((m for m in (canary, baseline) if isinstance(m, Missing)), None)
@@ -63,17 +115,12 @@ class MaxConcurrencyGate:
             "looks": state["looks"] + 1,
             "held": max(state["held"], _held_while_others_waited(look.canary)),
         }
-        if look.saturation is not None:
-            kept_it, missed = look.saturation
-            state["misses"] = self._misses.look(
-                state["misses"], look.at, k_fail=missed, k_pass=missed, n=kept_it + missed
-            )
         result = self._result(state, canary, baseline, len(look.canary.deltas))
         return settle(state, result), result
 
     def _result(self, state: State, canary: float, baseline: float, instances: int) -> GateResult:
-        limit = (1 - self._tolerance) * baseline
-        outcome = Outcome.PASSED if canary >= limit * (1 - 1e-9) else Outcome.FAILED
+        limit = self._limit(baseline)
+        outcome = Outcome.PASSED if self._holds(canary, baseline) else Outcome.FAILED
         reason = (
             f"the canary holds {canary:.1f} requests at once against {baseline:.1f} of the "
             f"baseline ({change(canary, baseline)}, allowed -{percent(self._tolerance)})"
@@ -90,6 +137,10 @@ class MaxConcurrencyGate:
                 sure = standing.chance(self.spec.alpha)
                 shown = f"shown at confidence {percent(1 - self.spec.beta)}"
                 reason += f"; {sure if outcome is Outcome.FAILED else shown}"
+        elif self.spec.confirm and outcome is Outcome.PASSED:
+            outcome = Outcome.INCONCLUSIVE
+            why = state["undriven"] or "it was not driven yet"
+            reason += f"; to be confirmed by {math.floor(limit)} at once: {why}"
         return GateResult(
             self.spec.name,
             outcome,

@@ -40,7 +40,7 @@ def look_document(look: Look) -> Document:
         "baseline": None if look.baseline is None else writer.arm(look.baseline),
         "canary_events": [_plain(event) for event in look.canary_events],
         "start": {instance: _plain(facts) for instance, facts in look.start.items()},
-        "saturation": None if look.saturation is None else list(look.saturation),
+        "saturation": _saturation_document(look.saturation),
         "parity": _parity_document(look.parity),
     }
     edges = [[_INF if edge == math.inf else edge for edge in known] for known in writer.edges]
@@ -60,7 +60,7 @@ def look_of(document: Mapping[str, Any]) -> Look:
         for name, ref in document["custom"].items()
     }
     reader = _Reader(edges, custom)
-    baseline, saturation = document["baseline"], document["saturation"]
+    baseline = document["baseline"]
     return Look(
         **{
             **{name: value for name, value in document.items() if name not in _SHARED},
@@ -68,10 +68,26 @@ def look_of(document: Mapping[str, Any]) -> Look:
             "baseline": None if baseline is None else reader.arm(baseline),
             "canary_events": tuple(Event(**event) for event in document["canary_events"]),
             "start": {name: StartFacts(**facts) for name, facts in document["start"].items()},
-            "saturation": None if saturation is None else (saturation[0], saturation[1]),
+            "saturation": _saturation(document["saturation"]),
             "parity": _parity(document.get("parity")),
         }
     )
+
+
+def _saturation_document(
+    saturation: tuple[int, int] | Missing | None,
+) -> list[int] | Document | None:
+    if isinstance(saturation, Missing):
+        return {"missing": saturation.reason}
+    return None if saturation is None else list(saturation)
+
+
+def _saturation(
+    document: list[int] | Mapping[str, Any] | None,
+) -> tuple[int, int] | Missing | None:
+    if isinstance(document, Mapping):
+        return Missing(document["missing"])
+    return None if document is None else (document[0], document[1])
 
 
 def _parity_document(parity: Parity | Missing | None) -> Document | None:

@@ -217,6 +217,8 @@ def _limits(spec: GateSpec) -> list[tuple[str, str]]:
         found.append(("name", f"{spec.name} has no limit; it needs {takes}"))
     if spec.interpolate and spec.name not in latency.NAMES and spec.histogram is None:
         found.append(("interpolate", f"{spec.name} takes no interpolate: it reads no latency"))
+    if spec.confirm and spec.name not in capacity.NAMES:
+        found.append(("confirm", f"{spec.name} takes no confirm: it is for max_concurrency"))
     return found
 
 

@@ -61,6 +61,7 @@ class GateSpec(_Frozen):
     beta: Ratio = 0.05  # false passes at the margin
     margin: Ratio = 0.33  # what a pass must exclude
     interpolate: bool = False  # answer inside a bucket by interpolation (latency; docs/gates.md)
+    confirm: Literal["saturation"] | None = None  # by as many requests at once (max_concurrency)
     min_samples: Annotated[int, Field(gt=0, strict=True)] | None = None
     numerator: MetricSelector | None = None
     denominator: MetricSelector | None = None

@@ -62,7 +62,8 @@ class ShareLimit:
         k, n = state["k"], state["n"]
         share = k / n if n else 0.0
         seen = f"{percent(share)} of {n:.0f} {self.unit} {self.subject}"
-        needed = self._needed(share)
+        units = self.to_pass(share)
+        needed = None if units is None else whole(units)
         return Standing(
             failed=log_fail >= self.bars.log_fail,
             passed=state["passed"],
@@ -86,15 +87,14 @@ class ShareLimit:
             },
         )
 
-    def _needed(self, share: float) -> int | None:
+    def to_pass(self, share: float) -> float | None:
         """Observations to show a share as low as the one seen; a guess until there are many."""
         if share >= self.limit:
             return None
         climb = self.bars.log_pass + planner.MIXING
-        units = planner.bernoulli_needed(
+        return planner.bernoulli_needed(
             theta=share, s0=self.limit, climb=climb, z=planner.Z50, phi=self.phi
         )
-        return None if units is None else whole(units)
 
     def _exposure(self) -> float:
         """Observations after which a share ``detectable`` above the limit would have failed."""

@@ -145,6 +145,7 @@ _METRICS: Mapping[Signal, MetricRef] = {
     Signal.OOM: MetricRef("canaryctl_oom_total", MetricKind.COUNTER),
     Signal.RUNNING: MetricRef("vllm:num_requests_running", MetricKind.GAUGE),
     Signal.WAITING: MetricRef("vllm:num_requests_waiting", MetricKind.GAUGE),
+    Signal.PREEMPTIONS: MetricRef("vllm:num_preemptions_total", MetricKind.COUNTER),
     Signal.CACHE_CONFIG: MetricRef("vllm:cache_config_info", MetricKind.INFO),
     Signal.PREFIX_QUERIES: MetricRef("vllm:prefix_cache_queries_total", MetricKind.COUNTER),
     Signal.PREFIX_HITS: MetricRef("vllm:prefix_cache_hits_total", MetricKind.COUNTER),

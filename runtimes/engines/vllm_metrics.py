@@ -54,6 +54,7 @@ _NATIVE: Mapping[Signal, MetricRef] = {
     Signal.ERRORS: _http("5.."),
     Signal.RUNNING: _vllm("num_requests_running", MetricKind.GAUGE),
     Signal.WAITING: _vllm("num_requests_waiting", MetricKind.GAUGE),
+    Signal.PREEMPTIONS: _vllm("num_preemptions_total", MetricKind.COUNTER),
     Signal.CACHE_CONFIG: MetricRef("vllm:cache_config_info", MetricKind.INFO, sum_over=_ENGINE),
     Signal.PREFIX_QUERIES: _vllm("prefix_cache_queries_total", MetricKind.COUNTER),
     Signal.PREFIX_HITS: _vllm("prefix_cache_hits_total", MetricKind.COUNTER),

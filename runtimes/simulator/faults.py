@@ -18,6 +18,7 @@ class Fault(StrEnum):
     EAGER_FALLBACK = "eager_fallback"  # graphs are captured and not replayed
     GRID_REDUCED = "grid_reduced"  # the larger half of the grid is silently not captured
     SMALL_KV = "small_kv"  # the KV cache is `factor` times smaller
+    OVERSTATED_KV = "overstated_kv"  # the KV cache is `factor` times smaller than it is said to be
     WRONG_OUTPUT = "wrong_output"  # tokens of steps that replayed a graph are wrong
     OTHER_REVISION = "other_revision"  # the model's files are of another revision than asked for
     SLOW_CAPTURE = "slow_capture"  # capture takes `factor` times longer
@@ -34,6 +35,7 @@ START_ONLY = frozenset(
         Fault.OOM_CAPTURE,
         Fault.GRID_REDUCED,
         Fault.SMALL_KV,
+        Fault.OVERSTATED_KV,
         Fault.OTHER_REVISION,
         Fault.SLOW_CAPTURE,
     }
@@ -43,6 +45,7 @@ DEFAULT_FACTOR: Mapping[Fault, float] = {
     Fault.SLOW_TAIL: 8.0,
     Fault.SLOW: 3.0,
     Fault.SMALL_KV: 2.0,
+    Fault.OVERSTATED_KV: 2.0,
     Fault.SLOW_CAPTURE: 20.0,
 }
 DEFAULT_SHARE = 0.05

@@ -95,7 +95,7 @@ async def start(config: SimulatorConfig, faults: ActiveFaults) -> StartedEngine:
     limits = BatchLimits(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        num_blocks=memory.num_blocks,
+        num_blocks=int(memory.num_blocks / faults.factor_of(Fault.OVERSTATED_KV)),
     )
     batcher = Batcher(
         limits,

@@ -75,6 +75,7 @@ KINDS = {
     Signal.ATTESTATION: MetricKind.INFO,
     Signal.RUNNING: MetricKind.GAUGE,
     Signal.WAITING: MetricKind.GAUGE,
+    Signal.PREEMPTIONS: MetricKind.COUNTER,
     Signal.CACHE_CONFIG: MetricKind.INFO,
     Signal.PREFIX_QUERIES: MetricKind.COUNTER,
     Signal.PREFIX_HITS: MetricKind.COUNTER,

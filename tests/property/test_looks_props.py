@@ -86,7 +86,9 @@ LOOKS = st.builds(
         ),
         max_size=2,
     ),
-    saturation=st.none() | st.tuples(st.integers(0, 9), st.integers(0, 9)),
+    saturation=st.none()
+    | st.builds(Missing, st.text(max_size=4))
+    | st.tuples(st.integers(0, 9), st.integers(0, 9)),
     parity=st.none()
     | st.builds(Missing, st.text(max_size=4))
     | st.builds(Parity, st.text(max_size=4), AGREEMENTS, AGREEMENTS, st.text(max_size=4)),

@@ -188,6 +188,7 @@ class Gates:
     soft: dict[str, Outcome] = field(default_factory=dict)
     promotable: bool = False  # at the latest look
     counted: int = 100
+    driven: str | None = None
 
     def looks(self, release: str) -> int:
         return 1
@@ -196,6 +197,9 @@ class Gates:
         return self.counted
 
     def recorded(self) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
     def judge(

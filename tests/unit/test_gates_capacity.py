@@ -1,13 +1,19 @@
 """Requests held at once."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from canaryctl.common.metrics import AnySignal, Signal
+from canaryctl.common.saturation import Round
+from canaryctl.gates import registry
+from canaryctl.gates.base import Look
+from canaryctl.gates.capacity import MaxConcurrencyGate
 from canaryctl.gates.outcome import GateResult, Outcome
-from canaryctl.gates.samples import ArmWindow, Series, Value
-from tests.support.gates import arm, judge, spec
+from canaryctl.gates.rules.saturation import NOT_TOLD, counted
+from canaryctl.gates.samples import ArmWindow, Missing, Series, Value
+from tests.support.gates import arm, context, judge, spec
 
 LIMITS = {"max_num_seqs": 256, "max_model_len": 4096}
 
@@ -62,11 +68,11 @@ def driven(ok: int, missed: int, looks: int, canary: ArmWindow | None = None) ->
     return judge(gate, looks, held, arm(FULL_CACHE), saturation=(ok, missed), **limits)[1]
 
 
-def test_a_canary_that_misses_its_objective_when_it_is_driven_fails() -> None:
+def test_a_canary_that_does_not_hold_them_when_it_is_driven_fails() -> None:
     result = driven(95, 5, 20)
     assert result.outcome is Outcome.FAILED
     assert "driven at 95 at once, 5 % of" in result.reason
-    assert "missed their objective; at most 1 % may" in result.reason
+    assert "were not held; at most 1 % may" in result.reason
 
 
 def test_driving_it_long_enough_confirms_what_it_holds() -> None:
@@ -95,3 +101,103 @@ def test_what_runs_shows_what_is_held_only_while_others_wait() -> None:
     assert "seen to hold" not in capacity(arm(flowing(0))).reason
     full = capacity(arm(flowing(3), flowing(0)))
     assert "it was seen to hold 97 while others waited" in full.reason
+
+
+# ------------------------------------------------------- confirmed by it
+
+CONFIRMED = spec("max_concurrency", max_regression="5%", confirm="saturation")
+BOTH: dict[str, Any] = {"canary_limits": LIMITS, "baseline_limits": LIMITS}
+
+
+def confirmed(looks: list[tuple[int, int] | Missing | None], **more: Any) -> GateResult:
+    gate = registry.build(CONFIRMED, context())
+    state = gate.start()
+    for k, driven_ in enumerate(looks):
+        given = {**BOTH, "saturation": driven_, **more}
+        state, result = gate.look(state, Look(2.0 * k, arm(FULL_CACHE), arm(FULL_CACHE), **given))
+    assert isinstance(gate, MaxConcurrencyGate)
+    undriven = not any(isinstance(each, tuple | Missing) for each in looks)
+    assert gate.awaits_driving(state) == (undriven and result.outcome is not Outcome.FAILED)
+    return result
+
+
+def test_a_confirmation_that_is_asked_for_is_waited_for() -> None:
+    result = confirmed([None, None])
+    assert result.outcome is Outcome.INCONCLUSIVE
+    assert not result.no_harm
+    assert "to be confirmed by 95 at once: it was not driven yet" in result.reason
+    why = confirmed([Missing("the engine has 3 requests of others"), None])
+    assert why.outcome is Outcome.INCONCLUSIVE
+    assert "at once: the engine has 3 requests of others" in why.reason
+
+
+def test_what_was_driven_once_is_counted_once() -> None:
+    result = confirmed([None, (400, 0), None, None])
+    assert result.outcome is Outcome.PASSED
+    assert "0 % of 400 requests were not held" in result.reason
+    assert confirmed([(80, 20), None]).outcome is Outcome.FAILED
+
+
+def test_it_is_counted_in_a_look_that_shows_no_capacity() -> None:
+    """The look is recorded, and the canary is not driven again."""
+    gate = registry.build(CONFIRMED, context())
+    state, _ = gate.look(gate.start(), Look(0.0, arm({}), arm(FULL_CACHE), saturation=(400, 0)))
+    _, result = gate.look(state, Look(2.0, arm(FULL_CACHE), arm(FULL_CACHE), **BOTH))
+    assert result.outcome is Outcome.PASSED
+
+
+def test_it_is_driven_at_the_least_that_is_allowed_and_only_where_that_is_held() -> None:
+    gate = registry.build(CONFIRMED, context())
+    assert isinstance(gate, MaxConcurrencyGate)
+
+    def at(canary: dict[AnySignal, Value], **limits: Any) -> int | Missing | None:
+        return gate.drive_at(Look(0.0, arm(canary), arm(FULL_CACHE), **{**BOTH, **limits}))
+
+    assert at(FULL_CACHE) == 95
+    assert at(cache(kv_cache_size_tokens="389119")) is None
+    unknown = at({})
+    assert isinstance(unknown, Missing)
+    assert "canary" in unknown.reason
+    tiny = {"canary_limits": LIMITS, "baseline_limits": {**LIMITS, "max_model_len": 409_600}}
+    assert isinstance(at(FULL_CACHE, **tiny), Missing)
+
+
+def test_it_is_driven_until_that_decides_and_not_for_ever() -> None:
+    gate = registry.build(CONFIRMED, context())
+    assert isinstance(gate, MaxConcurrencyGate)
+    assert not gate.driven_enough(0, 0)
+    assert not gate.driven_enough(95, 0)
+    assert gate.driven_enough(400, 0)
+    assert gate.driven_enough(75, 20)
+    assert not gate.driven_enough(396, 4)
+    assert gate.driven_enough(1980, 20)
+
+
+def test_only_capacity_is_confirmed_so() -> None:
+    assert registry.check([CONFIRMED]) == []
+    found = registry.check([spec("error_rate", max_ratio="1%", confirm="saturation")])
+    assert found == [(0, "confirm", "error_rate takes no confirm: it is for max_concurrency")]
+
+
+# ------------------------------------------------------------ one round
+
+SOUND = Round(asked=20, failed=0, late=0, longest=False, preempted=0.0, waited=3.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({}, (20, 0)),
+        ({"failed": 2}, (18, 2)),
+        ({"preempted": 3.0}, (17, 3)),
+        ({"preempted": 90.0, "failed": 1}, (0, 20)),
+        ({"preempted": 1.0, "late": 4}, (15, 5)),
+        ({"late": 4}, None),  # they may have come too late, with others before them
+        ({"late": 4, "longest": True}, (16, 4)),
+        ({"late": 4, "longest": True, "waited": 0.0}, None),
+        ({"late": 4, "longest": True, "waited": None}, None),
+        ({"preempted": None}, NOT_TOLD),
+    ],
+)
+def test_what_a_round_says(change: dict[str, Any], found: object) -> None:
+    assert counted(replace(SOUND, **change)) == found

@@ -104,8 +104,8 @@ def _parity(document: Mapping[str, Any] | None) -> Parity | Missing | None:
 
 
 def _plain(value: Any) -> Document:
-    """Field by field; mappings become dictionaries."""
-    found = {name.name: getattr(value, name.name) for name in fields(value)}
+    """Field by field, without what is only remembered; mappings become dictionaries."""
+    found = {name.name: getattr(value, name.name) for name in fields(value) if name.init}
     return {k: dict(v) if isinstance(v, Mapping) else v for k, v in found.items()}
 
 

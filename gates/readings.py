@@ -37,6 +37,15 @@ class Buckets:
 
 def histogram(arm: ArmWindow | None, signal: AnySignal, who: str) -> Buckets | Missing:
     """The arm's histogram over the instances that have one."""
+    if arm is None:
+        return _histogram(arm, signal, who)
+    known: Buckets | Missing | None = arm.read.get((signal, who))
+    if known is None:
+        known = arm.read[signal, who] = _histogram(arm, signal, who)
+    return known
+
+
+def _histogram(arm: ArmWindow | None, signal: AnySignal, who: str) -> Buckets | Missing:
     found: list[Columns] = []
     faults: list[str] = []
     for instance, value in told(arm, signal):

@@ -6,6 +6,7 @@ A look takes the difference of two scrapes of the same instance, never ``rate()`
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from canaryctl.common.metrics import AnySignal
 
@@ -101,8 +102,11 @@ class ArmWindow:
 
     ``skipped``: instance → why it has no delta in this look (reset, first scrape, no answer).
     ``instances``: how many instances of the arm serve, with or without a delta.
+    ``read``: what gates made of its histograms already (:mod:`canaryctl.gates.readings`): most
+    are asked by several gates of a look, and they do not change.
     """
 
     deltas: tuple[Delta, ...]
     instances: int
     skipped: Mapping[str, str] = field(default_factory=dict)
+    read: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)

@@ -146,4 +146,6 @@ def remember(
 def recall(history: Sequence[Chunk], *, since: float = -math.inf) -> list[int]:
     """Cumulative counts of the trailing window, from ``since`` on; empty without any."""
     chunks = [counts for start, counts in history if start >= since]
+    if len(chunks) == 1:
+        return list(chunks[0])
     return list(map(sum, zip(*chunks, strict=True)))

@@ -6,6 +6,8 @@ An e-process stays at or under 1/α with probability 1−α for ever, whenever i
 
 import math
 from collections.abc import Sequence
+from math import exp, log
+from operator import sub
 
 START_SPACING_S = 300.0
 STARTS = 11
@@ -14,7 +16,7 @@ STARTS = 11
 def log_mean_exp(logs: Sequence[float]) -> float:
     """ln of the mean of exp(logs): a grid of alternatives, equally weighted."""
     top = max(logs)
-    return top + math.log(sum([math.exp(x - top) for x in logs]) / len(logs))
+    return top + log(sum([exp(x - top) for x in logs]) / len(logs))
 
 
 def log_weighted_exp(logs: Sequence[float], weights: Sequence[float]) -> float:
@@ -45,10 +47,7 @@ def log_e_late(logs: Sequence[float], starts: Sequence[Sequence[float]]) -> floa
     """
     terms = [math.log(0.5) + log_mean_exp(logs)]
     weight = math.log(0.5 / STARTS)
-    terms += [
-        weight + log_mean_exp([now - then for now, then in zip(logs, start, strict=True)])
-        for start in starts
-    ]
+    terms += [weight + log_mean_exp([*map(sub, logs, start)]) for start in starts]
     unstarted = STARTS - len(starts)
     if unstarted:
         terms.append(weight + math.log(unstarted))

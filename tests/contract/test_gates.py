@@ -330,7 +330,9 @@ def test_reasons_are_for_people(name: str) -> None:
             assert clutter not in result.reason, result.reason
 
 
-def test_a_look_of_eight_gates_with_190_edges_costs_milliseconds() -> None:
+@pytest.mark.parametrize("engines", [1, 9])
+def test_a_look_of_eight_gates_with_190_edges_costs_milliseconds(engines: int) -> None:
+    """Beside so many engines of the baseline, when half an hour is remembered."""
     fine = [*(0.02 * 1.1 ** (k / 2) for k in range(189)), math.inf]
     buckets = tuple((edge, 60 if edge > 0.3 else min(60, k // 2)) for k, edge in enumerate(fine))
     found: dict[AnySignal, Value] = dict.fromkeys(Signal, Histogram(buckets, 6.0))
@@ -338,12 +340,14 @@ def test_a_look_of_eight_gates_with_190_edges_costs_milliseconds() -> None:
     gates = [build(name) for name in names]
     states = [gate.start() for gate in gates]
     spent = []
-    for k in range(60):
-        now = look(2.0 * k, canary=arm(found), baseline=arm(found))
+    for k in range(150):
+        beside = ArmWindow(tuple(Delta(f"b{n}", 15.0, found) for n in range(engines)), engines)
+        now = look(15.0 * k, canary=arm(found), baseline=beside)
         started = time.process_time()
         for index, gate in enumerate(gates):
             states[index], _ = gate.look(states[index], now)
         spent.append(time.process_time() - started)
-    spent.sort()
-    # 5 ms are promised and 2 to 3 were measured; other tests may take half of the processor
-    assert spent[len(spent) // 2] < 0.010
+    lasting = sorted(spent[-30:])
+    # 5 ms are promised, 2 to 4 were measured; what shares the processor's caches costs the rest.
+    assert lasting[0] < 0.005
+    assert lasting[len(lasting) // 2] < 0.010

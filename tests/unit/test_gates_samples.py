@@ -4,6 +4,7 @@ import itertools
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from canaryctl.common.metrics import AnySignal, MetricKind, MetricRef, Signal
 from canaryctl.gates.deltas import Skipped, delta, window
-from canaryctl.gates.readings import Buckets, histogram_set
+from canaryctl.gates.readings import Buckets, histogram, histogram_set
 from canaryctl.gates.samples import (
     AMBIGUOUS,
     ArmWindow,
@@ -400,3 +401,21 @@ def test_the_process_is_known_by_its_start() -> None:
     assert born("x 1\n") is None
     assert born(PAGE + "process_start_time_seconds 3\n") is None
     assert born("process_start_time_seconds broken value here\n") is None
+
+
+def test_what_was_read_of_an_arm_is_that_arm_s_alone() -> None:
+    """Gates of one look share it; another look, or another arm of the same numbers, does not."""
+    few, many = (Histogram(((1.0, n), (math.inf, n)), 1.0) for n in (3, 8))
+    one = ArmWindow((Delta("c", 1.0, {Signal.TTFT: few, Signal.E2E: many}),), 1)
+    first = histogram(one, Signal.TTFT, "canary")
+    assert histogram(one, Signal.TTFT, "canary") is first
+    assert histogram(one, Signal.E2E, "canary") != first
+    other = replace(one, deltas=(Delta("c", 1.0, {Signal.TTFT: many}),))
+    found = histogram(other, Signal.TTFT, "canary")
+    assert isinstance(found, Buckets)
+    assert found.count == 8
+    assert one == ArmWindow(one.deltas, 1)  # it is no part of what an arm is
+    for who in ("canary", "baseline"):
+        missing = histogram(one, Signal.ITL, who)
+        assert isinstance(missing, Missing)
+        assert who in missing.reason

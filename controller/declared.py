@@ -9,8 +9,8 @@ from typing import Any
 from canaryctl.controller.model import Instance
 from canaryctl.gates.base import StartFacts
 from canaryctl.runtimes.engines.base import Stage
+from canaryctl.runtimes.replays import NO_GRAPH, BucketKind
 from canaryctl.runtimes.spec import RuntimeSpec
-from canaryctl.runtimes.warmup import BucketKind
 
 _STAGES = ("load", "compile", "capture")
 _BYTES = {"graph_bytes": "graphs", "weights_bytes": "weights"}
@@ -54,17 +54,18 @@ def start_facts(instance: Instance) -> StartFacts:
         if instance.facts.get(fact) is not None
     }
     runs, replays = _warmed(instance.facts.get("warmup") or ())
-    return StartFacts(took, sizes, runs, replays)
+    return StartFacts(took, sizes, runs, replays, tuple(instance.facts.get("late_work") or ()))
 
 
 def _warmed(batches: Sequence[Mapping[str, Any]]) -> tuple[dict[str, int], dict[str, int]]:
-    """Decode buckets of the warm-up: how often each ran, and the fewest replays of a run. Mixed
-    ones pass steps of many sizes, and have no graph of their own."""
-    decodes = [batch for batch in batches if batch["kind"] == BucketKind.DECODE]
+    """Buckets of the warm-up: how often each ran, and the fewest replays of a run. Mixed ones
+    that no graph is captured for have nothing to replay."""
     runs, replays = Counter[str](), dict[str, int]()
     unknown = set()
-    for batch in decodes:
-        name = f"decode bucket {batch['bucket']}"
+    for batch in batches:
+        if batch["kind"] == BucketKind.MIXED and batch.get("graph", NO_GRAPH) == NO_GRAPH:
+            continue
+        name = f"{batch['kind']} bucket {batch['bucket']}"
         runs[name] += 1
         replayed = batch.get("replayed")
         if replayed is None:

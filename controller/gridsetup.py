@@ -26,7 +26,7 @@ from canaryctl.runtimes.grid.problem import Limits
 from canaryctl.runtimes.grid.replay import replay
 from canaryctl.runtimes.grid.rules import EngineRules
 from canaryctl.runtimes.grid.traces import read_counts, read_trace
-from canaryctl.runtimes.grid.warm import warm_buckets
+from canaryctl.runtimes.grid.warm import grid_buckets, warm_buckets
 from canaryctl.runtimes.spec import GraphMode, GraphSpec, LimitsSpec, RuntimeSpec
 
 
@@ -219,6 +219,17 @@ def drift_of(
         tolerance=tolerance,
     )
     return found, stored
+
+
+def warmup_of(runtime: RuntimeSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(decode buckets, mixed-token buckets) that warm the runtime's whole grid, its own or its
+    engine's default. InputError for a runtime without one."""
+    sizes = engine(runtime.engine.name).resolved_grid(runtime)
+    if not sizes:
+        raise InputError(
+            f"found graph mode {runtime.graph.mode.value}, which captures nothing; expected a grid"
+        )
+    return grid_buckets(sizes, rules_of(runtime), runtime.limits)
 
 
 def rules_of(runtime: RuntimeSpec, mode: str | None = None, ranks: int = 1) -> EngineRules:

@@ -19,9 +19,11 @@ from canaryctl.runtimes.httpclient import client
 from canaryctl.runtimes.logtail import LogTail
 from canaryctl.runtimes.placements.base import Liveness, Placement, Status
 from canaryctl.runtimes.readiness import assess, overdue
-from canaryctl.runtimes.warmup import Replays, WarmupRun, WarmupState, plan_requests
+from canaryctl.runtimes.replays import BucketKind, Replays, StepCounts
+from canaryctl.runtimes.warmup import WarmupRun, WarmupState, plan_requests
 
 HEALTH_TIMEOUT_S = 0.5
+_LATE_LIMIT = 20  # kept with an instance of what it compiled or captured after it was ready
 
 # Of an engine that was ready; its process may take a while to end after either.
 _DEATHS: Mapping[Health, str] = {
@@ -104,24 +106,27 @@ class Observer:
             running = self._running_requests(instance, now) if alive else 0
             return Seen(InstanceView(instance, alive, running_requests=running))
         tracker = self._tracker(instance)
-        version = self._catalog.artifact(instance.digest).runtime.engine.version
         # The log is read after the status: what an engine said before it died is there by now.
-        read, lines = tracker.log.offset, tracker.log.lines()
-        if tracker.log.offset != read:
-            tracker.facts = self._catalog.engine(instance.digest).read_log(lines, version)
+        self._read_log(instance, tracker)
         faults = [(EngineFault.OOM, line) for line in tracker.facts.out_of_memory[:1]]
         if status.liveness is not Liveness.RUNNING:
             return self._ended(instance, tracker, status, faults)
         health = self._health(instance)
         if instance.state is InstanceState.STARTING:
             return self._starting(instance, tracker, health, faults, now)
-        return self._ready(instance, health, faults)
+        return self._ready(instance, tracker, health, faults)
 
     def _tracker(self, instance: Instance) -> _Tracker:
         if instance.id not in self._trackers:
             log = LogTail(self._placement.log_path(instance.id))
             self._trackers[instance.id] = _Tracker(log)
         return self._trackers[instance.id]
+
+    def _read_log(self, instance: Instance, tracker: _Tracker) -> None:
+        read, lines = tracker.log.offset, tracker.log.lines()
+        if tracker.log.offset != read:
+            version = self._catalog.artifact(instance.digest).runtime.engine.version
+            tracker.facts = self._catalog.engine(instance.digest).read_log(lines, version)
 
     def _ended(
         self,
@@ -173,6 +178,9 @@ class Observer:
         if late and not fault:
             fault = f"readiness: {late}"
         ready = Stage.READY in readiness.stages and not fault
+        if ready:
+            # What the warm-up had compiled and captured is in the log by now, and is not late.
+            self._read_log(instance, tracker)
         after = replace(
             instance,
             stages=readiness.stages,
@@ -186,7 +194,7 @@ class Observer:
         speculative = artifact.runtime.speculative
         # Speculative decoding runs as many tokens of a sequence as were accepted: no one size.
         proof = (
-            Replays(grid, lambda: self._replays(instance, now))
+            Replays.of(artifact.runtime.graph.mode, grid, lambda: self._replays(instance, now))
             if grid and not speculative
             else None
         )
@@ -197,18 +205,23 @@ class Observer:
             replays=proof,
         )
 
-    def _replays(self, instance: Instance, now: datetime) -> Mapping[int, float] | None:
-        """Steps that replayed a graph, by its size; None: the engine does not say."""
+    def _replays(self, instance: Instance, now: datetime) -> StepCounts | None:
+        """Steps that replayed a graph; None: the engine does not say."""
         steps = self.read(instance, (Signal.STEPS,), now).values.get(Signal.STEPS)
-        return replays_by_size(steps) if isinstance(steps, Series) else None
+        return step_counts(steps) if isinstance(steps, Series) else None
 
     def _ready(
-        self, instance: Instance, health: Health, faults: list[tuple[EngineFault, str]]
+        self,
+        instance: Instance,
+        tracker: _Tracker,
+        health: Health,
+        faults: list[tuple[EngineFault, str]],
     ) -> Seen:
         why = _DEATHS.get(health)
         if why is not None:
             faults.append((EngineFault.EXIT, f"{instance.id} {why}"))
-        return Seen(InstanceView(instance, alive=why is None), tuple(faults))
+        after = replace(instance, facts=_with_late_work(instance.facts, tracker.facts))
+        return Seen(InstanceView(after, alive=why is None), tuple(faults))
 
     def _read_page(self, instance: Instance, tracker: _Tracker, now: datetime) -> None:
         """What the engine itself reports of its start; what it cannot say stays unknown."""
@@ -248,15 +261,30 @@ def _grid(info: Value | None) -> tuple[int, ...] | None:
     return None
 
 
-def replays_by_size(steps: Series) -> dict[int, float]:
+_HELD: Mapping[str | None, BucketKind] = {"true": BucketKind.DECODE, "false": BucketKind.MIXED}
+"""What a step held, by its label ``pure_decode``; any other value: unknown."""
+
+
+def step_counts(steps: Series) -> StepCounts:
     """Of the engine's steps, those that replayed a graph."""
-    found: dict[int, float] = {}
+    found: dict[tuple[BucketKind | None, int], float] = {}
     for labels, count in steps.values.items():
         label = dict(labels)
         size = label.get("bucket", "")
         if label.get("mode", "NONE") != "NONE" and size.isdigit():
-            found[int(size)] = found.get(int(size), 0.0) + count
+            key = (_HELD.get(label.get("pure_decode")), int(size))
+            found[key] = found.get(key, 0.0) + count
     return found
+
+
+def _with_late_work(known: Mapping[str, Any], facts: LogFacts) -> Mapping[str, Any]:
+    """Of an instance that is ready: what it compiled or captured since, the first ones."""
+    before = known.get("work_before_ready")
+    late = () if before is None else facts.late_work[before:][:_LATE_LIMIT]
+    # A log that is read anew is not read to its end at once.
+    return (
+        known if len(late) <= len(known.get("late_work", ())) else {**known, "late_work": [*late]}
+    )
 
 
 def _facts(tracker: _Tracker) -> dict[str, Any]:
@@ -271,6 +299,7 @@ def _facts(tracker: _Tracker) -> dict[str, Any]:
         "captured_sizes": list(tracker.grid) if tracker.grid is not None else None,
         "attested": tracker.attested,
         "warnings": list(facts.warnings[:20]),
+        "work_before_ready": len(facts.late_work),
     }
     if tracker.warmup is not None:
         found["warmup"] = [
@@ -279,6 +308,7 @@ def _facts(tracker: _Tracker) -> dict[str, Any]:
                 "bucket": t.bucket,
                 "repeat": t.repeat,
                 "seconds": t.seconds,
+                "graph": t.graph,
                 "replayed": t.replayed,
             }
             for t in tracker.warmup.progress().times

@@ -38,15 +38,18 @@ class StartFacts:
     """Of one instance, from its log and as it was seen: seconds by stage (load, compile, capture,
     ready), bytes by kind (weights, graphs).
 
-    ``runs``: how often the warm-up ran each decode bucket that there is a graph for, by name
-    (``decode bucket 8``); ``replays``: the fewest steps of one such run that replayed the graph,
-    by the engine's own count; a bucket that it does not count is absent.
+    ``runs``: how often the warm-up ran each bucket that there is a graph for, by name (``decode
+    bucket 8``, ``mixed bucket 256``); ``replays``: the fewest steps of one such run that replayed
+    the graph, by the engine's own count; a bucket that it does not count is absent.
+
+    ``late``: what its log says that it compiled or captured after it was ready, in order.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict)
     bytes: Mapping[str, int] = field(default_factory=dict)
     runs: Mapping[str, int] = field(default_factory=dict)
     replays: Mapping[str, int] = field(default_factory=dict)
+    late: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,10 @@ def look_document(look: Look) -> Document:
         "canary": writer.arm(look.canary),
         "baseline": None if look.baseline is None else writer.arm(look.baseline),
         "canary_events": [_plain(event) for event in look.canary_events],
-        "start": {instance: _plain(facts) for instance, facts in look.start.items()},
+        "start": {
+            instance: {**_plain(facts), "late": list(facts.late)}
+            for instance, facts in look.start.items()
+        },
         "saturation": _saturation_document(look.saturation),
         "parity": _parity_document(look.parity),
     }
@@ -67,7 +70,7 @@ def look_of(document: Mapping[str, Any]) -> Look:
             "canary": reader.arm(document["canary"]),
             "baseline": None if baseline is None else reader.arm(baseline),
             "canary_events": tuple(Event(**event) for event in document["canary_events"]),
-            "start": {name: StartFacts(**facts) for name, facts in document["start"].items()},
+            "start": {name: _start(facts) for name, facts in document["start"].items()},
             "saturation": _saturation(document["saturation"]),
             "parity": _parity(document.get("parity")),
         }
@@ -88,6 +91,11 @@ def _saturation(
     if isinstance(document, Mapping):
         return Missing(document["missing"])
     return None if document is None else (document[0], document[1])
+
+
+def _start(document: Mapping[str, Any]) -> StartFacts:
+    """Looks of before logs were read after ready have nothing late."""
+    return StartFacts(**{**document, "late": tuple(document.get("late", ()))})
 
 
 def _parity_document(parity: Parity | Missing | None) -> Document | None:

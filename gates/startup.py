@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.gates.base import GateContext, Look, StartFacts, State
+from canaryctl.gates.late_work import late_work
 from canaryctl.gates.outcome import GateResult, Outcome
 from canaryctl.gates.readings import told
 from canaryctl.gates.records import settle, settled, undecided
@@ -64,9 +65,11 @@ class StartGate(ABC):
     @abstractmethod
     def _facts(self, start: StartFacts) -> Mapping[str, float]: ...
 
-    def _late(self, state: State, canary: _Arm) -> tuple[State, str | None]:
+    def _late(
+        self, state: State, canary: _Arm, starts: Mapping[str, StartFacts]
+    ) -> tuple[State, str | None]:
         """The state after a look, and what happened after the start that should not have."""
-        del canary
+        del canary, starts
         return state, None
 
     def _because(self, canary: _Arm, baseline: _Arm | None) -> str:
@@ -78,7 +81,7 @@ class StartGate(ABC):
         return frozenset({self._signal})
 
     def start(self) -> State:
-        return {"failed": None, "looks": 0, "seen": {}}
+        return {"failed": None, "looks": 0, "seen": {}, "late": {}}
 
     def look(self, state: State, look: Look) -> tuple[State, GateResult]:
         kept = settled(state)
@@ -88,7 +91,8 @@ class StartGate(ABC):
         baseline = None if self._tolerance is None else self._read(look, look.baseline, "baseline")
         late = None
         if isinstance(canary, _Arm):
-            state, late = self._late({**state, "looks": state["looks"] + 1}, canary)
+            starts = {name: look.start[name] for name in canary.parts if name in look.start}
+            state, late = self._late({**state, "looks": state["looks"] + 1}, canary, starts)
         result = self._judge(state, canary, baseline, late)
         return settle(state, result), result
 
@@ -212,20 +216,24 @@ class ReadyTimeGate(StartGate):
     def _facts(self, start: StartFacts) -> Mapping[str, float]:
         return start.seconds
 
-    def _late(self, state: State, canary: _Arm) -> tuple[State, str | None]:
+    def _late(
+        self, state: State, canary: _Arm, starts: Mapping[str, StartFacts]
+    ) -> tuple[State, str | None]:
+        """By the engine's own times of its start, and by its log."""
+        known, said = late_work(state.get("late", {}), starts)
+        late = said and f"; {said}"
         seen: dict[str, dict[str, float]] = {**state["seen"]}
-        late = None
         for instance, parts in canary.parts.items():
             now = {stage: parts[stage] for stage in _ONCE if stage in parts}
             before = seen.setdefault(instance, now)
             for stage, took in now.items():
                 if took > before.get(stage, took) + _CLOCK_S:
-                    late = (
+                    late = late or (
                         f"; {instance} went on with {stage} after it was ready: from "
                         f"{seconds(before[stage])} to {seconds(took)}, which a request waits for"
                     )
             seen[instance] = {**now, **before}
-        return {**state, "seen": seen}, late
+        return {**state, "seen": seen, "late": known}, late
 
     def _because(self, canary: _Arm, baseline: _Arm | None) -> str:
         stages = {name: canary.of_worst[name] for name in _STAGES if name in canary.of_worst}

@@ -1,8 +1,9 @@
 """An engine's log, read as it grows, in bounded memory.
 
 Facts of the start stand in the first part of a log, which is kept whole. Of what follows only
-lines that tell of trouble are kept, and the last few of any kind (they say why an engine
-ended). A log of any length therefore costs a tick no more than what was added to it.
+lines are kept that tell of trouble, or of compiling and capturing, and the last few of any kind
+(they say why an engine ended). A log of any length therefore costs a tick no more than what was
+added to it.
 """
 
 import os
@@ -34,6 +35,10 @@ TROUBLE = (
     (
         *(b"Error", b"error:", b"Exception", b"Interrupt", b"Traceback"),
         *(b"CRITICAL", b"FATAL", b"Fatal", b"fatal", b"died", b"Killed", b"killed"),
+    ),
+    (
+        *(b"Capturing a cudagraph", b"Graph capturing", b"CUDA graph warmup"),
+        *(b"torch.compile", b"Compiling a graph", b"during inference: "),
     ),
 )
 

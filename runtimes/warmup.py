@@ -3,21 +3,25 @@
 A first visit to a shape may compile, allocate or initialise; one request is not enough, and a
 shape is only visited when the right number of sequences run in the same engine step. So for a
 decode bucket of b sequences, b streams are opened together and must be seen decoding together;
-for a mixed bucket of T tokens, a prefill is sent into running decodes.
+for a mixed bucket of T tokens, a prefill is sent into running decodes. That the graph was replayed
+is what the engine's own count of steps says (:mod:`canaryctl.runtimes.replays`).
 """
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
+from typing import TypeVar
 
 import httpx
 
 from canaryctl.common.errors import CanaryctlError, InputError
 from canaryctl.runtimes.generation import TokenStream, completion_body
 from canaryctl.runtimes.httpclient import async_client
+from canaryctl.runtimes.replays import BucketKind, Count, Replays
 from canaryctl.runtimes.spec import LimitsSpec, WarmupPlan
 
 # Shorter than a block of the prefix cache (16 tokens), so that none is ever found in it.
@@ -28,14 +32,13 @@ _MIXED_OUTPUT_TOKENS = 48
 # Sequences of a bucket arrive one after the other while those before them decode already: one
 # step for each has been seen to be enough. Where it is not, the batch is run again longer.
 _STEPS_PER_ARRIVAL = 1
-# An engine counts a step a moment after its tokens were sent.
-_COUNTED_WITHIN_S = 2.0
 _COUNTS_EVERY_S = 0.1
+# A prompt may just miss the decodes that it was sent into: a mixed step is tried so often before
+# it counts as one that did not replay its graph.
+_MIXED_TRIES = 3
 
 
-class BucketKind(StrEnum):
-    DECODE = "decode"
-    MIXED = "mixed"
+T = TypeVar("T")
 
 
 class WarmupPlanError(InputError):
@@ -150,8 +153,9 @@ class BatchTime:
     """One run of one bucket, in seconds; several ``tries`` where its sequences missed each
     other at first. ``seconds`` is that of the last try.
 
-    ``replayed``: steps of all tries that replayed the graph which the bucket is padded to, by
-    the engine's own account; None: it does not say, or the bucket has no graph of its own.
+    ``graph``: the size of the graph that the bucket is padded to; 0: none is captured for such
+    steps, None: not known. ``replayed``: steps of all tries that replayed it, by the engine's own
+    account; None: it does not say, or there is no graph.
     """
 
     kind: BucketKind
@@ -159,26 +163,8 @@ class BatchTime:
     repeat: int
     seconds: float
     tries: int
+    graph: int | None = None
     replayed: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Replays:
-    """The engine's account of its graphs. ``sizes``: captured, of sequences that decode one
-    token each; ``read``: steps that replayed each size so far; None: it does not say."""
-
-    sizes: tuple[int, ...]
-    read: Callable[[], Mapping[int, float] | None]
-
-    def size_of(self, batch: WarmupBatch) -> int | None:
-        """The graph that the batch is to replay; None for mixed steps, which pass many sizes."""
-        if batch.kind is not BucketKind.DECODE:
-            return None
-        return min((size for size in self.sizes if size >= batch.bucket), default=None)
-
-    def count(self, size: int | None) -> float | None:
-        found = None if size is None else self.read()
-        return None if found is None or size is None else found.get(size, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +185,8 @@ class WarmupRun:
 
     A plan without batches is done at once. ``batch_timeout_s`` bounds one try of one batch;
     ``together_s`` how long a batch is tried again while its requests miss each other.
-    ``replays``: what proves that graphs were replayed; None: nothing can.
+    ``replays``: what proves that graphs were replayed; None: nothing can. An engine counts a step
+    a moment after its tokens were sent, ``counted_s`` at most.
     """
 
     def __init__(
@@ -211,13 +198,14 @@ class WarmupRun:
         replays: Replays | None = None,
         batch_timeout_s: float = 120.0,
         together_s: float = 45.0,
+        counted_s: float = 2.0,
     ) -> None:
         self._base_url = base_url
         self._model = model
         self._batches = tuple(batches)
-        self._replays = replays
+        self._replays, self._counts = replays, False
         self._timeout_s = batch_timeout_s
-        self._together_s = together_s
+        self._together_s, self._counted_s = together_s, counted_s
         self._cancelled = threading.Event()
         self._progress = WarmupProgress(WarmupState.RUNNING, total=len(self._batches))
         self._thread = threading.Thread(target=self._run, name="warm-up", daemon=True)
@@ -261,15 +249,36 @@ class WarmupRun:
 
     async def _work(self) -> None:
         async with async_client(self._timeout_s) as http:
+            await self._first_step(http)
             for batch in self._batches:
                 self._progress = replace(self._progress, current=batch.title)
                 time_taken = await self._run_batch(http, batch)
                 self._progress = replace(self._progress, times=(*self._progress.times, time_taken))
 
+    async def _first_step(self, http: httpx.AsyncClient) -> None:
+        """An engine may count nothing before its first step; then a run comes before those that
+        are counted. It does not count at all where it says nothing even after that."""
+        replays = self._replays
+        if replays is None or not self._batches:
+            return
+        if await asyncio.to_thread(replays.read) is None:
+            await self._run_batch(http, self._batches[0])
+        self._counts = await self._until_told(replays.read) is not None
+
+    async def _until_told(self, read: Callable[[], T | None]) -> T | None:
+        """What an engine says that may be too busy to answer at once; None: it did not."""
+        give_up_at = time.perf_counter() + self._counted_s
+        while True:
+            found = await asyncio.to_thread(read)
+            if found is not None or time.perf_counter() > give_up_at:
+                return found
+            await asyncio.sleep(_COUNTS_EVERY_S)
+
     async def _run_batch(self, http: httpx.AsyncClient, batch: WarmupBatch) -> BatchTime:
         output_tokens, tried = batch.output_tokens, 0
         give_up_at = time.perf_counter() + self._together_s
-        before = await self._count(batch)
+        graph = None if self._replays is None else self._replays.graph(batch.kind, batch.bucket)
+        before = await self._count(batch, graph)
         while True:
             tried += 1
             begun = time.perf_counter()
@@ -282,8 +291,12 @@ class WarmupRun:
                 raise _FailedError(f"{batch.title}: {failure}") from None
             if met:
                 seconds = time.perf_counter() - begun
-                replayed = await self._replayed(batch, before)
-                return BatchTime(batch.kind, batch.bucket, batch.repeat, seconds, tried, replayed)
+                replayed = await self._replayed(batch, graph, before)
+                if replayed == 0 and batch.kind is BucketKind.MIXED and tried < _MIXED_TRIES:
+                    continue
+                return BatchTime(
+                    batch.kind, batch.bucket, batch.repeat, seconds, tried, graph, replayed
+                )
             # A busy host hands requests over one by one: longer ones meet sooner or later.
             if time.perf_counter() > give_up_at:
                 raise _FailedError(
@@ -292,22 +305,28 @@ class WarmupRun:
                 )
             output_tokens = min(2 * output_tokens, batch.most_output_tokens)
 
-    async def _count(self, batch: WarmupBatch) -> float | None:
-        if self._replays is None:
+    async def _count(self, batch: WarmupBatch, graph: int | None) -> Count | None:
+        if self._replays is None or not graph or not self._counts:
             return None
-        return await asyncio.to_thread(self._replays.count, self._replays.size_of(batch))
+        return await self._until_told(partial(self._replays.count, batch.kind, graph))
 
-    async def _replayed(self, batch: WarmupBatch, before: float | None) -> int | None:
-        """Steps since ``before``; waits a moment for the first."""
+    async def _replayed(
+        self, batch: WarmupBatch, graph: int | None, before: Count | None
+    ) -> int | None:
+        """Steps since ``before``; waits a moment for the first. Prompts that need not have come
+        into the same step prove nothing when none is counted."""
         if before is None:
             return None
-        give_up_at = time.perf_counter() + _COUNTED_WITHIN_S
+        give_up_at = time.perf_counter() + self._counted_s
         while True:
-            after = await self._count(batch)
+            after = await self._count(batch, graph)
             if after is None:
                 return None
-            if after > before or time.perf_counter() > give_up_at:
-                return round(after - before)
+            more = after.since(before)
+            if more:
+                return more
+            if time.perf_counter() > give_up_at:
+                return None if len(batch.prefills) > 1 else more
             await asyncio.sleep(_COUNTS_EVERY_S)
 
     async def _try(self, http: httpx.AsyncClient, batch: WarmupBatch) -> bool:

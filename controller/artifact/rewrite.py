@@ -30,17 +30,24 @@ def write_grid(
 ) -> LoadedArtifact:
     """Set ``graph`` and the buckets of ``warmup_plan``. ArtifactError where the file is no valid
     artifact, before or after; then it stays as it was."""
+    plan = _plan(decode_buckets, mixed_token_buckets)
+    return _write(path, {"graph": {"mode": mode, "capture_sizes": sizes}, "warmup_plan": plan})
+
+
+def write_warmup(
+    path: Path, *, decode_buckets: Sequence[int], mixed_token_buckets: Sequence[int]
+) -> LoadedArtifact:
+    """Set the buckets of ``warmup_plan`` alone; as :func:`write_grid`."""
+    return _write(path, {"warmup_plan": _plan(decode_buckets, mixed_token_buckets)})
+
+
+def _plan(decode: Sequence[int], mixed: Sequence[int]) -> Mapping[str, Value]:
+    return {"decode_buckets": decode, "mixed_token_buckets": mixed}
+
+
+def _write(path: Path, sections: Mapping[str, Mapping[str, Value]]) -> LoadedArtifact:
     before = load_artifact(path)
-    text = rewritten(
-        before.source,
-        {
-            "graph": {"mode": mode, "capture_sizes": sizes},
-            "warmup_plan": {
-                "decode_buckets": decode_buckets,
-                "mixed_token_buckets": mixed_token_buckets,
-            },
-        },
-    )
+    text = rewritten(before.source, sections)
     draft = path.with_name(f".{path.name}.draft.yaml")
     try:
         draft.write_text(text, "utf-8")
@@ -48,13 +55,14 @@ def write_grid(
     finally:
         draft.unlink(missing_ok=True)
     expected = before.document.runtime.model_dump(mode="json")
-    expected["graph"] |= {"mode": mode, "capture_sizes": list(sizes)}
-    expected["warmup_plan"] |= {
-        "decode_buckets": list(decode_buckets),
-        "mixed_token_buckets": list(mixed_token_buckets),
-    }
+    for section, values in sections.items():
+        expected[section] |= {
+            key: value if isinstance(value, str) else list(value) for key, value in values.items()
+        }
     if after.document.runtime.model_dump(mode="json") != expected:
-        raise ArtifactError(f"{path}: its form cannot be edited; change graph by hand")
+        raise ArtifactError(
+            f"{path}: its form cannot be edited; change {' and '.join(sections)} by hand"
+        )
     replace_file(path, text)
     return load_artifact(path)
 

@@ -145,6 +145,31 @@ def compare(before: Path, after: Path, as_json: bool, **options: Any) -> None:
 
 
 @grid.command()
+@click.argument("artifact", metavar="ARTIFACT", type=Path)
+@click.option("--write", is_flag=True, help="Set warmup_plan there; comments stay.")
+@_as_json
+def warmup(artifact: Path, write: bool, as_json: bool) -> None:
+    """Make a warm-up plan of an artifact's own grid, or of its engine's default.
+
+    Decode buckets as far as max_num_seqs, mixed-token buckets above.
+    """
+    from canaryctl.controller.artifact.loader import load_artifact
+    from canaryctl.controller.artifact.rewrite import write_warmup
+    from canaryctl.controller.gridsetup import warmup_of
+
+    decode, mixed = warmup_of(load_artifact(artifact).document.runtime)
+    if write:
+        loaded = write_warmup(artifact, decode_buckets=decode, mixed_token_buckets=mixed)
+        click.echo(f"wrote {artifact}, runtime {loaded.digest}", err=True)
+    if as_json:
+        emit_json({"decode_buckets": decode, "mixed_token_buckets": mixed})
+        return
+    click.echo(
+        f"warmup_plan:\n  decode_buckets: {list(decode)}\n  mixed_token_buckets: {list(mixed)}"
+    )
+
+
+@grid.command()
 @click.argument("service", metavar="SERVICE")
 @click.option("--plan", "plan_file", type=Path, metavar="FILE",
               help="The stored plan; default that of the stable runtime.")  # fmt: skip

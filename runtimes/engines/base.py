@@ -75,6 +75,9 @@ class LogFacts:
     out_of_memory: tuple[str, ...] = ()  # the lines that said so
     fatal: tuple[str, ...] = ()  # lines that say why the engine ended
     warnings: tuple[str, ...] = ()  # downgrades: mode, grid, backend
+    late_work: tuple[str, ...] = ()
+    """What was compiled or captured once the engine had initialised, in words, oldest first: no
+    fault before an instance is ready, since warming up is what brings it about."""
 
 
 class EngineFault(StrEnum):

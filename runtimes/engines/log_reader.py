@@ -30,6 +30,7 @@ class LogReader(ABC):
         self._out_of_memory: list[str] = []
         self._fatal: list[str] = []
         self._warnings: list[str] = []
+        self._late_work: list[str] = []
         self._in_traceback = False  # of an exception that may have ended the engine
 
     def facts_of(self, lines: Iterable[str]) -> LogFacts:

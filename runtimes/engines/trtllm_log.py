@@ -28,6 +28,11 @@ _KV_TOKENS = re.compile(r"for max tokens in paged KV cache \((\d+)\)")
 _CAPTURING = re.compile(
     r"Creating CUDA graph instances for \d+ batch sizes|Running piecewise CUDA graph warmup"
 )
+# One graph each: at the start, and when a server that is up captures once more.
+_CAPTURED_ONE = re.compile(
+    r"^(?:\[[\d/:-]+\] )?\[TRT-LLM\] (?:\[RANK \d+\] ?)?\[I\] "
+    r"Run (generation only|piecewise) CUDA graph warmup for (?:batch size|num tokens)=(\d+)"
+)
 _UP = re.compile(r"Application startup complete|Uvicorn running on")
 
 _OUT_OF_MEMORY = re.compile(OUT_OF_MEMORY)
@@ -65,6 +70,7 @@ class _Reader(LogReader):
             out_of_memory=tuple(self._out_of_memory),
             fatal=tuple(self._fatal),
             warnings=tuple(self._warnings),
+            late_work=tuple(self._late_work),
         )
 
     def _read_progress(self, line: str) -> None:
@@ -79,6 +85,10 @@ class _Reader(LogReader):
         if _CAPTURING.search(line):
             self._capturing = True
             self._complete(Stage.LOADED)
+        if self._up and (found := _CAPTURED_ONE.search(line)):
+            self._late_work.append(
+                f"capture of the {found.group(1)} graph of bucket {found.group(2)}"
+            )
         if _UP.search(line):
             self._up = True
             self._complete(Stage.CAPTURED if self._capturing else Stage.COMPILED)

@@ -30,6 +30,25 @@ _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 _CONCURRENCY = re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x")
 _INITIALISED = re.compile(r"init engine \(.*?\) took ([\d.]+) s")
 
+# What an engine that has initialised should not do any more. A request's text is logged too: the
+# wording must be the line's first after its place in the source.
+_PLACE = r"^[^\[]*\[[^\]]*\] "
+_CAPTURING = re.compile(
+    _PLACE + r"Capturing a cudagraph on \((\w+),\s*BatchDescriptor\(num_tokens=(\d+)"
+)
+_COMPILING = re.compile(
+    _PLACE + r"Compiling a graph for (?:compile range|dynamic shape range) "
+    r"\((\d+), (\d+)\) takes ([\d.]+) s"
+)
+_JIT = re.compile(_PLACE + r"(.{1,80}?) during inference: (\S+?)\.?(?:\s|$)")
+_AGAIN = (
+    (re.compile(_PLACE + _CAPTURED.pattern), "capture of graphs, {0} s"),
+    (re.compile(_PLACE + _COMPILED.pattern), "torch.compile, {0} s"),
+    (_CAPTURING, "capture of the {0} graph of bucket {1}"),
+    (_COMPILING, "compilation for steps of {0} to {1} tokens, {2} s"),
+    (_JIT, "{0} of {1}"),
+)
+
 _OUT_OF_MEMORY = re.compile(
     OUT_OF_MEMORY + r"|DefaultCPUAllocator: (?:can't allocate|not enough) memory"
     r"|No available memory for the cache blocks"
@@ -64,6 +83,8 @@ class _Reader(LogReader):
 
     def _read(self, line: str) -> None:
         level = _LEVEL.search(line, 0, _LEVEL_SPAN)
+        if self._initialised:
+            self._read_late_work(line)
         self._read_progress(line)
         self._read_trouble(line, level.group(1) if level else None)
         self._previous = line
@@ -79,7 +100,14 @@ class _Reader(LogReader):
             out_of_memory=tuple(self._out_of_memory),
             fatal=tuple(dict.fromkeys((*self._suspects, *self._fatal)) if self._fatal else ()),
             warnings=tuple(self._warnings),
+            late_work=tuple(self._late_work),
         )
+
+    def _read_late_work(self, line: str) -> None:
+        for pattern, words in _AGAIN:
+            if found := pattern.search(line):
+                self._late_work.append(words.format(*found.groups()))
+                return
 
     def _read_progress(self, line: str) -> None:
         if found := _LOADED.search(line):

@@ -1,4 +1,5 @@
-"""The warm-up plan of a grid: every bucket that traffic reaches, where it can be brought about."""
+"""The warm-up plan of a grid: every bucket that traffic reaches, or every one that there is, where
+it can be brought about."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -17,20 +18,34 @@ def warm_buckets(
     Every size that decodes can run is warmed; of the mixed ones those that traffic had steps
     for, since a step with a prompt is costly to bring about.
     """
-    graphs = rules.graphs(sizes)
-    decode = tuple(size // rules.decode_tokens for size in sizes if size <= rules.largest_decode)
-    mixed_graphs = graphs.full if graphs.full_mixed else graphs.piecewise
+    graphs = _mixed_graphs(sizes, rules)
     reached = {
-        mixed_graphs[at]
-        for size in shapes.mixed.sizes
-        if (at := bisect_left(mixed_graphs, size)) < len(mixed_graphs)
+        graphs[at] for size in shapes.mixed.sizes if (at := bisect_left(graphs, size)) < len(graphs)
     }
-    return (
-        tuple(n for n in decode if _possible(WarmupPlan(decode_buckets=(n,)), limits)),
-        tuple(
-            n for n in sorted(reached) if _possible(WarmupPlan(mixed_token_buckets=(n,)), limits)
-        ),
-    )
+    return _decode(sizes, rules, limits), _mixed(sorted(reached), limits)
+
+
+def grid_buckets(
+    sizes: Sequence[int], rules: EngineRules, limits: LimitsSpec
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(decode buckets in sequences, mixed buckets in tokens) by a resolved grid alone: decodes up
+    to the largest step of decodes, steps with prompts above it, which decodes do not reach."""
+    above = [size for size in _mixed_graphs(sizes, rules) if size > rules.largest_decode]
+    return _decode(sizes, rules, limits), _mixed(above, limits)
+
+
+def _mixed_graphs(sizes: Sequence[int], rules: EngineRules) -> tuple[int, ...]:
+    graphs = rules.graphs(sizes)
+    return graphs.full if graphs.full_mixed else graphs.piecewise
+
+
+def _decode(sizes: Sequence[int], rules: EngineRules, limits: LimitsSpec) -> tuple[int, ...]:
+    wanted = (size // rules.decode_tokens for size in sizes if size <= rules.largest_decode)
+    return tuple(n for n in wanted if _possible(WarmupPlan(decode_buckets=(n,)), limits))
+
+
+def _mixed(wanted: Sequence[int], limits: LimitsSpec) -> tuple[int, ...]:
+    return tuple(n for n in wanted if _possible(WarmupPlan(mixed_token_buckets=(n,)), limits))
 
 
 def _possible(plan: WarmupPlan, limits: LimitsSpec) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from canaryctl.runtimes.simulator.cost import CostModel
-from canaryctl.runtimes.simulator.graphs import Dispatch, GraphSet
+from canaryctl.runtimes.simulator.graphs import Dispatch, GraphSet, StepMode
 from canaryctl.runtimes.simulator.prefix import BLOCK_SIZE, PrefixCache
 
 
@@ -64,6 +64,7 @@ class Step:
     tokens: int
     pure_decode: bool
     dispatch: Dispatch
+    captured: bool = False  # its graph, which no step had needed before
 
     @property
     def padded(self) -> int:
@@ -72,12 +73,14 @@ class Step:
 
 @dataclass(slots=True)
 class Conditions:
-    """What faults change in the model."""
+    """What faults change in the model. ``late_capture``: the first step that needs a graph takes
+    so many times a capture longer; 0: all are captured before."""
 
     step_factor: float = 1.0
     downgraded: bool = False
     slow_share: float = 0.0
     slow_factor: float = 1.0
+    late_capture: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,7 @@ class Batcher:
         # Apart, so that what requests draw does not depend on how many steps ran.
         self._step_random = random.Random(f"steps {seed}")  # noqa: S311  a model, not a secret
         self._request_random = random.Random(f"requests {seed}")  # noqa: S311
+        self._captured: set[Dispatch] = set()
         self._free_blocks = limits.num_blocks
         self._prefixes = PrefixCache(limits.num_blocks)
 
@@ -170,7 +174,18 @@ class Batcher:
             tokens, pure_decode=pure_decode, downgraded=self.conditions.downgraded
         )
         seconds = self._seconds(dispatch, tokens) * self._draw_jitter()
-        return Step(at, at + seconds, tuple(work), tokens, pure_decode, dispatch)
+        captured = self._captures(dispatch)
+        if captured:
+            seconds += self._cost.graph_s(dispatch) * self.conditions.late_capture
+        return Step(at, at + seconds, tuple(work), tokens, pure_decode, dispatch, captured)
+
+    def _captures(self, dispatch: Dispatch) -> bool:
+        """Whether a step has to capture its graph before it can replay it."""
+        late = self.conditions.late_capture > 0 and dispatch.mode is not StepMode.NONE
+        if not late or dispatch in self._captured:
+            return False
+        self._captured.add(dispatch)
+        return True
 
     def next_ready(self, after: float) -> float:
         """When the next request that is held back at ``after`` takes part: the time to try

@@ -153,11 +153,13 @@ class EngineCore:
 
     def apply_conditions(self) -> None:
         """Make the faults in force felt; those that end the engine end it now."""
+        late = Fault.LATE_CAPTURE in self.faults
         self.batcher.conditions = Conditions(
             step_factor=self.faults.factor_of(Fault.SLOW),
             downgraded=Fault.EAGER_FALLBACK in self.faults,
             slow_share=self.faults.slow_share,
             slow_factor=self.faults.factor_of(Fault.SLOW_TAIL),
+            late_capture=self.faults.factor_of(Fault.LATE_CAPTURE) * late,
         )
         if Fault.EXIT in self.faults:
             self._die(after_s=0.0)
@@ -217,6 +219,13 @@ class EngineCore:
     def _deliver(self, step: Step) -> None:
         stats, at = self.stats, step.end
         stats.observe_step(step)
+        if step.captured:
+            LOG.info(
+                "Capturing a cudagraph on (%s,BatchDescriptor(num_tokens=%d, uniform=%s))",
+                step.dispatch.mode,
+                step.dispatch.bucket,
+                step.pure_decode,
+            )
         preemptions = self.batcher.preemptions
         stats.preemptions += preemptions - self._preemptions_before
         self._preemptions_before = preemptions

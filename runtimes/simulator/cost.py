@@ -87,6 +87,10 @@ class CostModel:
         launching = (self.no_graph if compiled else self.eager).at(tokens)
         return max(launching, tokens * self.prefill_s_per_token)
 
+    def graph_s(self, dispatch: Dispatch) -> float:
+        """Seconds to capture the graph of a step."""
+        return self.full_graph_s if dispatch.mode is StepMode.FULL else self.piecewise_graph_s
+
     def capture_s(self, graphs: GraphSet) -> float:
         return len(graphs.full) * self.full_graph_s + len(graphs.piecewise) * self.piecewise_graph_s
 

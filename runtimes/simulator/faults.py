@@ -22,6 +22,7 @@ class Fault(StrEnum):
     WRONG_OUTPUT = "wrong_output"  # tokens of steps that replayed a graph are wrong
     OTHER_REVISION = "other_revision"  # the model's files are of another revision than asked for
     SLOW_CAPTURE = "slow_capture"  # capture takes `factor` times longer
+    LATE_CAPTURE = "late_capture"  # a graph is captured by the first step that needs it
     SLOW_FIRST_REQUEST = "slow_first_request"  # the first request waits FIRST_REQUEST_S
     MISSING_METRICS = "missing_metrics"  # latency histograms and step counters are absent
     METRICS_RENAMED = "metrics_renamed"  # per-token latency has another name
@@ -38,6 +39,7 @@ START_ONLY = frozenset(
         Fault.OVERSTATED_KV,
         Fault.OTHER_REVISION,
         Fault.SLOW_CAPTURE,
+        Fault.LATE_CAPTURE,
     }
 )
 RUNNING_ONLY = frozenset({Fault.COUNTER_RESET})
@@ -47,6 +49,7 @@ DEFAULT_FACTOR: Mapping[Fault, float] = {
     Fault.SMALL_KV: 2.0,
     Fault.OVERSTATED_KV: 2.0,
     Fault.SLOW_CAPTURE: 20.0,
+    Fault.LATE_CAPTURE: 10.0,
 }
 DEFAULT_SHARE = 0.05
 

@@ -83,7 +83,7 @@ async def start(config: SimulatorConfig, faults: ActiveFaults) -> StartedEngine:
         f"{config.max_model_len:,}",
         memory.kv_tokens / config.max_model_len,
     )
-    if graphs.sizes:
+    if graphs.sizes and Fault.LATE_CAPTURE not in faults:
         stage_s["capture"] = cost.capture_s(graphs) * scale
         stage_s["capture"] *= faults.factor_of(Fault.SLOW_CAPTURE)
         await _capture(stage_s["capture"], memory, faults)

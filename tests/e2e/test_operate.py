@@ -234,23 +234,80 @@ def test_a_runtime_that_is_the_one_declared_says_so(cli: Cli, folder: Path) -> N
     assert instance["facts"]["attested"]["model_revision"] == "simulated-1"
 
 
+SLOW_START = [{"name": "ready_time", "max_seconds": "5s"}]
+
+
 @pytest.mark.parametrize(
-    ("number", "fault", "says"),
+    ("number", "args", "gates", "says"),
     [
-        (41, "other_revision", "model_revision: declared simulated-1, attested another-than"),
-        (42, "wrong_output", "output_parity: 96 of 96 prompts are answered otherwise"),
-        (43, "eager_fallback", "warmup: warmed and not replayed:"),
+        (
+            41,
+            {"fault": "other_revision"},
+            CHECKED,
+            "model_revision: declared simulated-1, attested another-than",
+        ),
+        (
+            42,
+            {"fault": "wrong_output"},
+            CHECKED,
+            "output_parity: 96 of 96 prompts are answered otherwise",
+        ),
+        (43, {"fault": "eager_fallback"}, CHECKED, "warmup: warmed and not replayed:"),
+        (
+            44,
+            {"fault": "grid_reduced"},
+            CHECKED,
+            "readiness: the captured grid [1, 2] lacks capture sizes 4, 8",
+        ),
+        (
+            45,
+            {"fault": "slow_capture", "fault_factor": 1500},
+            SLOW_START,
+            "(allowed 5 s); most of it by capture, which took",
+        ),
     ],
 )
 def test_a_runtime_that_is_another_is_refused_before_any_traffic(
-    cli: Cli, folder: Path, number: int, fault: str, says: str
+    cli: Cli,
+    folder: Path,
+    number: int,
+    args: dict[str, Any],
+    gates: list[dict[str, Any]],
+    says: str,
 ) -> None:
-    made = artifact("good", number, args={"fault": fault}, gates=CHECKED)
+    made = artifact("good", number, args=args, gates=gates)
     bad = cli.release(write(folder, made))
     assert bad.code == 3, bad.err
     assert says in bad.document["reason"]
     assert "progressing" not in {entry["phase"] for entry in bad.document["timeline"]}
-    if fault == "other_revision":
+    if args["fault"] == "other_revision":
         differs = cli.run("artifact", "diff", "chat-good@1", f"chat-good@{number}", "--json")
         ran = {change["name"]: change for change in differs.document["ran"]["changes"]}
         assert ran["model_revision"]["after"] == "another-than-simulated-1"
+
+
+def test_a_graph_that_is_captured_in_front_of_a_user_fails_warmup(cli: Cli, folder: Path) -> None:
+    # Slow steps, so that more decode together than the warm-up plan has; without parity, whose
+    # own requests would have every graph captured.
+    late = {"fault": "late_capture", "step_scale": 20}
+    bad = cli.release(write(folder, artifact("good", 46, args=late, gates=[{"name": "warmup"}])))
+    assert bad.code == 3, bad.err
+    said = "warmup: not all was warm: after it was ready, with requests waiting"
+    assert said in bad.document["reason"]
+    assert "graph of bucket" in bad.document["reason"]
+
+
+def test_a_runtime_of_which_nothing_is_seen_is_held_and_goes_back(cli: Cli, folder: Path) -> None:
+    made = artifact(
+        "good",
+        47,
+        args={"fault": "missing_metrics"},
+        gates=[{"name": "warmup"}],
+        rollout={"progress_deadline": "20s"},
+    )
+    bad = cli.release(write(folder, made))
+    assert bad.code == 3, bad.err
+    assert bad.document["reason"].startswith(
+        "deadline: undecided at the deadline: warmup: inconclusive, no steps from the canary: "
+        "canaryctl_engine_steps_total is absent"
+    )

@@ -166,3 +166,34 @@ def test_a_calibration_of_ones_own_is_named(cli: Cli, counts: Path, tmp_path: Pa
     own.write_text(json.dumps(document))
     done = cli.run("grid", "plan", "--counts", counts, "--calibration", own)
     assert "on one L4" in done.out
+
+
+def test_a_warm_up_plan_is_made_of_the_grid_and_written(cli: Cli, artifact: Path) -> None:
+    text = artifact.read_text().replace("    capture_sizes: [1, 2, 4, 8, 16, 24, 32, 48, 64]\n", "")
+    text = text.replace("max_num_seqs: 256", "max_num_seqs: 24").replace("8, 16, 32]", "8]")
+    artifact.write_text(text)
+    before = load_artifact(artifact)
+    shown = cli.run("grid", "warmup", artifact, "--json")
+    assert shown.code == 0, shown.err
+    plan = shown.document
+    assert plan == {
+        "decode_buckets": [1, 2, 4, 8, 16, 24],
+        "mixed_token_buckets": [32, 40, 48],  # the default grid ends at twice the sequences
+    }
+    assert artifact.read_text() == text, "only shown"
+
+    artifact.write_text(text.replace("mode: FULL_AND_PIECEWISE", "mode: NONE"))
+    refused = cli.run("grid", "warmup", artifact)
+    assert refused.code == 2
+    assert "graph mode NONE" in refused.err
+    artifact.write_text(text)
+
+    written = cli.run("grid", "warmup", artifact, "--write")
+    assert written.code == 0, written.err
+    after = load_artifact(artifact)
+    assert f"runtime {after.digest}" in written.err
+    assert list(after.document.runtime.warmup_plan.decode_buckets) == plan["decode_buckets"]
+    assert after.document.runtime.graph == before.document.runtime.graph
+    assert [line for line in text.splitlines() if "#" in line] == [
+        line for line in artifact.read_text().splitlines() if "#" in line
+    ]

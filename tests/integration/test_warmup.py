@@ -1,11 +1,14 @@
 """Warm-up and the progress probe against simulated engines, each a real server process."""
 
 import asyncio
+import itertools
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.request import urlopen
 
 import httpx
 import pytest
@@ -15,15 +18,17 @@ from canaryctl.runtimes.httpclient import healthy
 from canaryctl.runtimes.placements.base import Handle, InstanceRequest
 from canaryctl.runtimes.placements.process import ProcessPlacement
 from canaryctl.runtimes.progress import ProbeTarget, ProgressProbe, ProgressResult
+from canaryctl.runtimes.replays import BucketKind, Replays, StepCounts
 from canaryctl.runtimes.spec import (
     EngineSpec,
+    GraphMode,
     GraphSpec,
     LimitsSpec,
     ModelSpec,
     RuntimeSpec,
     WarmupPlan,
 )
-from canaryctl.runtimes.warmup import BucketKind, Replays, WarmupRun, WarmupState, plan_requests
+from canaryctl.runtimes.warmup import WarmupRun, WarmupState, plan_requests
 
 DIGEST = "sha256:" + "e" * 64
 LIMITS = LimitsSpec(max_num_seqs=16, max_num_batched_tokens=512, max_model_len=512)
@@ -96,16 +101,20 @@ def switch(url: str, *faults: str) -> None:
     ).raise_for_status()
 
 
-def steps(url: str) -> list[tuple[str, str, float]]:
-    """Mode, bucket and count of the pure decode steps that the engine has run."""
-    page = httpx.get(f"{url}/metrics", trust_env=False).text
-    found = []
+HELD = {"true": BucketKind.DECODE, "false": BucketKind.MIXED}
+
+
+def step_counts(url: str) -> dict[tuple[BucketKind | None, int], float]:
+    """Steps that the engine counted, by what they held and the graph replayed (0: none)."""
+    with urlopen(f"{url}/metrics") as answer:  # noqa: S310  an engine of this test
+        page = answer.read().decode()
+    found: dict[tuple[BucketKind | None, int], float] = {}
     for labels, value in re.findall(
         r"^canaryctl_engine_steps_total\{(.*)\} (\S+)$", page, re.MULTILINE
     ):
         label = dict(re.findall(r'(\w+)="([^"]*)"', labels))
-        if label["pure_decode"] in ("true", "1", "True"):
-            found.append((label["mode"], label["bucket"], float(value)))
+        key = (HELD[label["pure_decode"]], int(label["bucket"]))
+        found[key] = found.get(key, 0.0) + float(value)
     return found
 
 
@@ -126,37 +135,83 @@ def test_every_bucket_is_run_the_asked_number_of_times(engines: Engines) -> None
     assert all(t.seconds > 0 for t in end.times)
     assert {t.kind for t in end.times} == {BucketKind.DECODE, BucketKind.MIXED}
     # The engine's own account: graphs of every decode bucket were replayed, in pure decode.
-    replayed = {bucket: count for mode, bucket, count in steps(url) if mode == "FULL"}
-    for bucket in ("1", "4", "8", "16"):
-        assert replayed.get(bucket, 0) >= 3 * 4, (bucket, replayed)
+    replayed = step_counts(url)
+    for bucket in (1, 4, 8, 16):
+        assert replayed.get((BucketKind.DECODE, bucket), 0) >= 3 * 4, (bucket, replayed)
 
 
-def replays(url: str) -> Replays:
-    def read() -> dict[int, float]:
-        found: dict[int, float] = {}
-        for mode, bucket, count in steps(url):
-            if mode != "NONE":
-                found[int(bucket)] = found.get(int(bucket), 0.0) + count
-        return found
+def replays(url: str, mode: GraphMode = GraphMode.FULL_AND_PIECEWISE) -> Replays:
+    """As an engine tells them that counts nothing before its first step."""
 
-    return Replays((1, 2, 4, 8, 16), read)
+    def read() -> StepCounts | None:
+        found = step_counts(url)
+        return {key: count for key, count in found.items() if key[1]} if found else None
+
+    return Replays.of(mode, (1, 2, 4, 8, 16), read)
 
 
-def test_replays_are_counted_by_the_engine_and_not_by_requests(engines: Engines) -> None:
-    plan = WarmupPlan(decode_buckets=(1, 3), mixed_token_buckets=(64,), repeat_per_bucket=2)
+@pytest.mark.parametrize(("fault", "least"), [("", 1), ("eager_fallback", 0)])
+def test_replays_are_counted_by_the_engine_and_not_by_requests(
+    engines: Engines, fault: str, least: int
+) -> None:
+    plan = WarmupPlan(decode_buckets=(1, 3), mixed_token_buckets=(12, 64), repeat_per_bucket=1)
+    spec, url = engines.start(plan, **({"fault": fault} if fault else {}))
     batches = plan_requests(plan, LIMITS)
-    for fault, least in (("", 3), ("eager_fallback", 0)):
-        spec, url = engines.start(plan, **({"fault": fault} if fault else {}))
-        run = WarmupRun(url, engines.model(spec), batches, replays=replays(url))
-        end = run.wait(60)
-        assert (end.state, end.reason) == (WarmupState.DONE, None)
-        for time_taken in end.times:
-            if time_taken.kind is BucketKind.MIXED:
-                assert time_taken.replayed is None
-            else:  # three sequences are padded to the graph of four
-                assert time_taken.replayed is not None
-                assert time_taken.replayed >= least
-                assert fault == "" or time_taken.replayed == 0
+    counted_s = 0.3 if fault else 2.0  # that none is counted takes as long as it is waited for
+    proof = replays(url)
+    end = WarmupRun(url, engines.model(spec), batches, replays=proof, counted_s=counted_s).wait(60)
+    assert (end.state, end.reason) == (WarmupState.DONE, None)
+    found = {f"{t.kind} {t.bucket}": t for t in end.times}
+    # Three sequences are padded to the graph of four; 64 tokens are beyond the grid.
+    graphs = {"decode 1": 1, "decode 3": 4, "mixed 12": 16, "mixed 64": 0}
+    assert {name: t.graph for name, t in found.items()} == graphs
+    assert found.pop("mixed 64").replayed is None
+    for name, time_taken in found.items():
+        assert time_taken.replayed is not None, name
+        assert time_taken.replayed >= least, name
+        assert fault == "" or time_taken.replayed == 0
+        assert time_taken.seconds > 0
+
+
+def test_a_busy_engine_that_does_not_answer_at_once_is_asked_again(engines: Engines) -> None:
+    plan = WarmupPlan(decode_buckets=(2,), repeat_per_bucket=2)
+    spec, url = engines.start(plan)
+    proof, asked = replays(url), itertools.count()
+
+    def now_and_then() -> StepCounts | None:
+        return proof.read() if next(asked) % 3 == 2 else None
+
+    batches, busy = plan_requests(plan, LIMITS), replace(proof, read=now_and_then)
+    end = WarmupRun(url, engines.model(spec), batches, replays=busy).wait(60)
+    assert end.state is WarmupState.DONE
+    assert all(t.replayed for t in end.times)
+    silent = replace(proof, read=lambda: None)
+    end = WarmupRun(url, engines.model(spec), batches, replays=silent, counted_s=0.3).wait(60)
+    assert [t.replayed for t in end.times] == [None, None]
+
+
+def test_steps_with_prompts_have_no_graph_where_decodes_alone_are_captured() -> None:
+    sizes = (1, 2, 4)
+    for mode in GraphMode:
+        made = Replays.of(mode, sizes, lambda: None)
+        mixed = 0 if mode in (GraphMode.NONE, GraphMode.FULL_DECODE_ONLY) else 4
+        assert made.graph(BucketKind.MIXED, 3) == mixed
+        assert made.graph(BucketKind.DECODE, 3) == 4
+        assert made.graph(BucketKind.DECODE, 5) == 0
+
+
+def test_steps_of_which_it_is_unknown_what_they_held_prove_nothing(engines: Engines) -> None:
+    plan = WarmupPlan(decode_buckets=(2,), repeat_per_bucket=1)
+    spec, url = engines.start(plan)
+
+    def unclear() -> StepCounts:
+        return {(None, graph): count for (_, graph), count in step_counts(url).items()}
+
+    proof = Replays((1, 2, 4), (), unclear)
+    batches = plan_requests(plan, LIMITS)
+    end = WarmupRun(url, engines.model(spec), batches, replays=proof, counted_s=0.3).wait(60)
+    assert end.state is WarmupState.DONE
+    assert [(t.graph, t.replayed) for t in end.times] == [(2, None)]
 
 
 def test_a_plan_without_buckets_is_done_at_once() -> None:

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from canaryctl.controller.artifact.loader import load_artifact
-from canaryctl.controller.artifact.rewrite import rewritten, write_grid
+from canaryctl.controller.artifact.rewrite import rewritten, write_grid, write_warmup
 from canaryctl.controller.errors import ArtifactError
 
 HEAD = """# The chat runtime.
@@ -147,3 +147,16 @@ def test_sizes_are_set_in_every_form(form: str) -> None:
         for line in text.splitlines()
         if "#" in line
     ]
+
+
+def test_a_warm_up_plan_alone_leaves_the_grid_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "chat.yaml"
+    path.write_text(HEAD + BLOCK + TAIL)
+    loaded = write_warmup(path, decode_buckets=(1, 2), mixed_token_buckets=(512,))
+    assert path.read_text() == (HEAD + BLOCK + TAIL).replace(
+        "    repeat_per_bucket: 2   # enough\n",
+        "    mixed_token_buckets: [512]\n    repeat_per_bucket: 2   # enough\n",
+    )
+    plan = loaded.document.runtime.warmup_plan
+    assert (plan.decode_buckets, plan.mixed_token_buckets) == ((1, 2), (512,))
+    assert plan.repeat_per_bucket == 2

@@ -88,3 +88,14 @@ def test_the_fewest_replays_of_a_warmed_bucket_count() -> None:
     start = start_facts(instance(facts={"warmup": [*runs, run(64, None, "mixed")]}))
     assert start.runs == {"decode bucket 4": 2, "decode bucket 8": 2, "decode bucket 2": 2}
     assert start.replays == {"decode bucket 4": 7, "decode bucket 2": 0}
+
+
+def test_a_mixed_bucket_counts_unless_no_graph_is_captured_for_it() -> None:
+    def run(bucket: int, graph: int | None, replayed: int | None) -> dict[str, object]:
+        of = {"kind": "mixed", "bucket": bucket, "repeat": 1, "seconds": 0.1}
+        return {**of, "graph": graph, "replayed": replayed}
+
+    batches = [run(100, 128, 2), run(256, 256, 1), run(900, 0, None), run(512, None, None)]
+    start = start_facts(instance(facts={"warmup": batches}))
+    assert start.runs == {"mixed bucket 100": 1, "mixed bucket 256": 1, "mixed bucket 512": 1}
+    assert start.replays == {"mixed bucket 100": 2, "mixed bucket 256": 1}

@@ -104,3 +104,13 @@ def test_what_is_compiled_or_captured_after_ready_is_named(stage: str) -> None:
     _, late = gate.look(state, Look(9.0, arm(startup(**times)), None))
     assert late.outcome is Outcome.FAILED
     assert f"i0 went on with {stage} after it was ready" in late.reason
+
+
+def test_what_the_log_tells_of_a_late_capture_is_named() -> None:
+    gate = registry.build(spec("ready_time", max_seconds="60s"), context())
+    state = gate.start()
+    for late in ((), ("capture of the FULL graph of bucket 24",)):
+        told = {"i0": StartFacts(seconds={"ready": 40.0}, late=late)}
+        state, result = gate.look(state, Look(1.0, arm(startup(ready=40)), None, start=told))
+    assert result.outcome is Outcome.FAILED
+    assert "with requests waiting: i0: capture of the FULL graph of bucket 24" in result.reason

@@ -83,12 +83,15 @@ def filled(log: Path) -> LogTail:
 def test_after_the_head_trouble_and_the_last_lines_are_kept(log: Path) -> None:
     tail = filled(log)
     append(log, b"INFO early chatter\ntorch.OutOfMemoryError: CUDA out of memory\n")
+    late = "INFO [cuda_graph.py:251] Capturing a cudagraph on (FULL,BatchDescriptor(num_tokens=8))"
+    append(log, late.encode() + b"\n")
     append(log, b"INFO chatter\n" * LAST_LINES + b"EngineCore died\n")
     lines = tail.lines()
     assert lines[0] == "start-up fact"
     assert "INFO early chatter" not in lines
     assert lines.count("torch.OutOfMemoryError: CUDA out of memory") == 1
     assert lines[-1] == "EngineCore died"
+    assert lines.count(late) == 1
     assert lines.index("torch.OutOfMemoryError: CUDA out of memory") < len(lines) - 1
 
 

@@ -277,3 +277,18 @@ def test_slow_steps_and_lost_graphs_slow_everything() -> None:
     usual = median_tpot(Conditions())
     assert median_tpot(Conditions(step_factor=3.0)) == pytest.approx(3 * usual, rel=0.1)
     assert median_tpot(Conditions(downgraded=True)) == pytest.approx(14.53e-3, rel=0.05)
+
+
+def test_a_late_capture_makes_the_first_step_of_each_graph_slow() -> None:
+    def steps(conditions: Conditions) -> list[Step]:
+        batcher = make_batcher()
+        batcher.conditions = conditions
+        return run(batcher, [Request(20, 5, 0.0), Request(20, 5, 0.0)]).steps
+
+    usual, late = steps(Conditions()), steps(Conditions(late_capture=10.0))
+    assert not any(step.captured for step in usual)
+    assert [step.captured for step in late] == [True, True, False, False, False]
+    assert [step.dispatch.mode for step in late[:2]] == [StepMode.PIECEWISE, StepMode.FULL]
+    more = [(b.end - b.begin) - (a.end - a.begin) for a, b in zip(usual, late, strict=True)]
+    assert min(more[:2]) > 0.2
+    assert max(more[2:]) == pytest.approx(0)

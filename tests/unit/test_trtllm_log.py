@@ -73,3 +73,10 @@ def test_a_request_may_say_anything() -> None:
     said = "[12/20/2025-04:21:10] [TRT-LLM] [I] prompt: CUDA out of memory, Fatal error"
     rank = "[12/20/2025-04:21:10] [TRT-LLM] [RANK 1] [I] prompt: out of memory"
     assert read(said, rank) == LogFacts(stages=(Stage.STARTED,))
+
+
+def test_a_capture_by_a_server_that_is_up_is_told() -> None:
+    asked = "INFO: prompt: '[TRT-LLM] [I] Run generation only CUDA graph warmup for batch size=1'"
+    facts = read(*LOADED, *CAPTURE, UP, asked, *CAPTURE)
+    assert facts.late_work == ("capture of the generation only graph of bucket 64",)
+    assert read(*LOADED, *CAPTURE, UP).late_work == ()

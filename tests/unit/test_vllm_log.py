@@ -234,3 +234,30 @@ def test_colours_and_repeats_do_not_matter_and_lines_are_bounded() -> None:
 @given(st.lists(st.text(max_size=80), max_size=20))
 def test_any_text_can_be_read(lines: list[str]) -> None:
     assert Stage.WARMED not in read_vllm_log(lines).stages
+
+
+def test_what_is_compiled_or_captured_once_it_has_initialised() -> None:
+    graph = "Capturing a cudagraph on (FULL,BatchDescriptor(num_tokens=24, uniform=True))"
+    compiled = "Compiling a graph for compile range (1, 8192) takes 11.11 s"
+    kernel = "Triton kernel JIT compilation during inference: _topk (BLOCK=64). This causes a"
+    late = [
+        core("DEBUG", graph),
+        core("INFO", compiled),
+        core("WARNING", f"{kernel} latency spike; consider extending warmup to cover this"),
+        core("INFO", "torch.compile took 3.20 s in total"),
+        core("INFO", "Graph capturing finished in 5 secs, took 0.50 GiB"),
+    ]
+    told = (
+        "capture of the FULL graph of bucket 24",
+        "compilation for steps of 1 to 8192 tokens, 11.11 s",
+        "Triton kernel JIT compilation of _topk",
+        "torch.compile, 3.20 s",
+        "capture of graphs, 5 s",
+    )
+    assert read_vllm_log([*GPU_START, *late]).late_work == told
+    assert read_vllm_log([*late, *GPU_START]).late_work == ()
+    asked = core("INFO", f"Received request cmpl-1: prompt: '[x] {graph}', '[y] {compiled}'")
+    assert read_vllm_log([*GPU_START, asked]).late_work == ()
+    for name in ("engine-graphs.log", "engine-nine.log", "engine-eager.log"):
+        path = DATA.parent / "0.25.1-h200" / name
+        assert read_vllm_log(path.read_text(encoding="utf-8").splitlines()).late_work == (), name

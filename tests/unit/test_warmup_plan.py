@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canaryctl.common.errors import InputError
+from canaryctl.runtimes.replays import BucketKind
 from canaryctl.runtimes.spec import LimitsSpec, WarmupPlan
-from canaryctl.runtimes.warmup import BucketKind, WarmupPlanError, plan_requests
+from canaryctl.runtimes.warmup import WarmupPlanError, plan_requests
 
 LIMITS = LimitsSpec(max_num_seqs=64, max_num_batched_tokens=2048, max_model_len=512)
 

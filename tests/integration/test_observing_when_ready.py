@@ -1,7 +1,8 @@
-"""An engine whose server has closed is dead to its users, however long its process takes to end."""
+"""What is observed of a ready engine: that its server has closed, and what its log says."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -73,3 +74,22 @@ def test_a_ready_engine_that_refuses_connections_is_dead_at_the_next_look(ready:
     ((kind, detail),) = seen.faults
     assert kind is EngineFault.EXIT
     assert "refuses connections" in detail
+
+
+def test_what_is_captured_after_ready_is_kept_with_the_instance(ready: Any) -> None:
+    observer, placement, engine = ready
+    # The first line was there when it became ready: its warm-up had it captured.
+    before = replace(engine, facts={"work_before_ready": 1})
+    line = (
+        "DEBUG 11-29 16:12:24 [cuda_graph.py:251] Capturing a cudagraph on (FULL,BatchDescriptor("
+    )
+    with placement.log_path(engine.id).open("a") as log:
+        print("INFO 11-29 16:12:24 [core.py:337] init engine (profile) took 3 s", file=log)
+        print(f"{line}num_tokens=8, uniform=True))", file=log)
+    assert look(observer, before).view.instance == before
+    with placement.log_path(engine.id).open("a") as log:
+        print(f"{line}num_tokens=24, uniform=True))", file=log)
+    after = look(observer, before).view.instance
+    assert after.facts["late_work"] == ["capture of the FULL graph of bucket 24"]
+    assert look(observer, after).view.instance == after, "nothing new"
+    assert look(observer, engine).view.instance == engine, "of when it was ready nothing is known"

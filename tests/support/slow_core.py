@@ -1,4 +1,4 @@
-"""Run an engine and make the process of its model slow: ``slow_core.py NAME [options] COMMAND…``.
+"""Run an engine and make the process of its model slow: ``slow_core.py OPTIONS NAME COMMAND…``.
 
 It becomes COMMAND, and leaves behind a child of the same group that stops the process called
 NAME for ``--stopped`` seconds out of every ``--stopped`` + 0.01 s, from ``--after`` seconds on.

@@ -30,7 +30,7 @@ from canaryctl.runtimes.simulator.startup import start
 from canaryctl.runtimes.simulator.stats import Stats
 
 QUICKSTART = Path(__file__).resolve().parents[1] / "examples" / "quickstart"
-ENGINES, LOOK_S, SPAN_S = 5, 2.0, 3600.0
+ENGINES, LOOK_S, SPAN_S = 5, 2.0, 7200.0
 WARM_UP_S = 60.0
 
 

@@ -30,6 +30,10 @@ SIGNALS: Mapping[str, Signal] = {
 
 VERSION = 1
 ENOUGH_S = 3600.0
+DRIFT_S = 7200.0
+"""In less, the load may happen to drift little: bursts then look shorter than they can be."""
+LEAST_LOOKS = 4
+"""Of a block, where no history says how long a burst lasts or one spans less than ``DRIFT_S``."""
 BLOCK_S = 300.0
 ENOUGH_EXCEEDANCES = 20
 """φ cannot exceed the number of exceedances it was found from: a handful always looks alike."""
@@ -45,7 +49,8 @@ class Dependence:
 
     ``phi``: variance of five-minute counts of exceedances over that of independent ones, ≥ 1.
     ``phi_upper``: its upper 90 % bound. ``block_looks``: L*, the looks after which counts vary
-    almost as in five minutes. ``engines``, ``blocks``: how many were observed for how long.
+    almost as in five minutes; of a history shorter than ``DRIFT_S`` at least ``LEAST_LOOKS``.
+    ``engines``, ``blocks``: how many were observed for how long.
     """
 
     phi: float
@@ -73,7 +78,7 @@ class AaHistory:
     @property
     def lacks(self) -> str | None:
         """Why nothing at all can be taken from it, in words; None: it is long enough."""
-        if self.span_s + self.look_s > ENOUGH_S * (1 - 1e-6):  # n scrapes have n−1 differences
+        if _spans(self.span_s, self.look_s, ENOUGH_S):
             return None
         return (
             f"the A/A history spans {self.span_s / 60:.0f} of the {ENOUGH_S / 60:.0f} minutes "
@@ -131,6 +136,7 @@ def learn(looks: Sequence[ArmWindow]) -> AaHistory:
     look_s = median(spans)
     span_s = look_s * sum(bool(window.deltas) for window in looks)
     most = max(1, round(BLOCK_S / look_s))
+    least = 1 if _spans(span_s, look_s, DRIFT_S) else min(LEAST_LOOKS, most)
     found: dict[tuple[AnySignal, float], Dependence] = {}
     pasts: dict[AnySignal, Buckets] = {}
     for signal in SIGNALS.values():
@@ -139,7 +145,7 @@ def learn(looks: Sequence[ArmWindow]) -> AaHistory:
         if past is not None:
             pasts[signal] = past
         for p in QUANTILES.values():
-            one = _dependence(_exceedances(read, p, look_s), most)
+            one = _dependence(_exceedances(read, p, look_s), most, least)
             if one is not None:
                 found[signal, p] = one
     return AaHistory(look_s, span_s, found, pasts)
@@ -206,7 +212,11 @@ def _exceedances(read: Sequence[_Read], p: float, look_s: float) -> list[depende
     return found
 
 
-def _dependence(looks: Sequence[dependence.Counts], most: int) -> Dependence | None:
+def _spans(span_s: float, look_s: float, asked_s: float) -> bool:
+    return span_s + look_s > asked_s * (1 - 1e-6)  # n scrapes have n−1 differences
+
+
+def _dependence(looks: Sequence[dependence.Counts], most: int, least: int) -> Dependence | None:
     five_minutes = dependence.blocks(looks, most)
     count = dependence.usable(five_minutes)
     counted = sum(sum(each) for each in five_minutes if each is not None)
@@ -218,7 +228,7 @@ def _dependence(looks: Sequence[dependence.Counts], most: int) -> Dependence | N
     return Dependence(
         phi=clamped,
         phi_upper=dependence.upper(clamped, dependence.degrees_of_freedom(engines, count)),
-        block_looks=dependence.shortest(looks, most, phi),
+        block_looks=max(least, dependence.shortest(looks, most, phi)),
         engines=engines,
         blocks=count,
     )

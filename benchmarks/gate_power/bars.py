@@ -16,7 +16,7 @@ from benchmarks.gate_power.experiments import (
     IID,
     IID_OWN,
     LATE,
-    QD_TWO_HOURS,
+    ONE_HOUR,
     TOKENS,
 )
 from benchmarks.gate_power.forms import FORMS
@@ -121,10 +121,11 @@ def _medians(found: Results) -> list[Row]:
 
 def _queues(found: Results) -> list[Row]:
     bars = []
-    for queue in (*QUEUES, QD_TWO_HOURS):
+    for queue in (*QUEUES, *ONE_HOUR):
         for case, limit in ((EQUAL, 0.01), (AT_TOLERANCE, 0.015)):
             for form in FORMS:
-                if (queue.name, case, form) != ("Qk", AT_TOLERANCE, "multi"):
+                # Slowed until its p99 is 10 % longer, Qk is longer by more at lower quantiles.
+                if (queue.name[:2], case, form) != ("Qk", AT_TOLERANCE, "multi"):
                     rate = found[queue.name, case].failed(form)
                     bars.append(seldom("3", f"{queue.name}, {case}: fails", form, rate, limit))
     half, twice = found["Q60", "+50 %"], found["Q60", "+100 %"]
@@ -144,6 +145,7 @@ def _false_passes(found: Results) -> list[Row]:
             for queue in QUEUES
             for case in (AT_MARGIN, "+33 %, 1:1")
         ),
+        *((queue.name, AT_MARGIN, f"{queue.name}, {AT_MARGIN}") for queue in ONE_HOUR),
     ]
     return [
         seldom("4", f"{what}: passes", form, found[world, case].passed(form), 0.05)

@@ -99,7 +99,7 @@ class Campaign:
     world: World
     cases: tuple[Case, ...]
     seed: int
-    history_hours: int = 1
+    history_hours: int = 2
 
     def part(self, first: int, last: int) -> list[Found]:
         """Repetitions ``first`` to ``last`` − 1 of every case."""

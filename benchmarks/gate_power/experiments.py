@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from benchmarks.gate_power.campaign import Campaign, Case
 from benchmarks.gate_power.forms import EXACT
 from benchmarks.gate_power.independent import LOOKS, NONE, Independent, Slowdown, Tokens
-from benchmarks.gate_power.queues import Q60, QD, QUEUES, Queue
+from benchmarks.gate_power.queues import Q60, QUEUES, Queue
 
 EQUAL, AT_TOLERANCE, AT_MARGIN = "equal", "+10 %", "+33 %"
 LATE = "+100 % after 30 min"
 IID, IID_OWN, TOKENS = "iid", "iid, own history", "tokens"
-QD_TWO_HOURS = replace(QD, name="Qd, two hours of history")
+ONE_HOUR = tuple(replace(queue, name=f"{queue.name}, one hour of history") for queue in QUEUES)
 MARGINS = {"21 %": 0.21, "33 %": 0.33, "46 %": 0.46}
 
 
@@ -40,8 +40,8 @@ def campaigns(size: Size, seed: int) -> list[Campaign]:
         ),
     ]
     queues = [_queue(queue, size, seed + 4 + n) for n, queue in enumerate(QUEUES)]
-    longer = _queue(QD_TWO_HOURS, size, seed + 8)
-    return [*worlds, *queues, replace(longer, history_hours=2)]
+    shorter = [_one_hour(queue, size, seed + 8 + n) for n, queue in enumerate(ONE_HOUR)]
+    return [*worlds, *queues, *shorter]
 
 
 def _independent(size: Size, seed: int) -> Campaign:
@@ -107,4 +107,20 @@ def _queue(queue: Queue, size: Size, seed: int) -> Campaign:
             Case("+10 %, no history", Slowdown(1.1), size.power, history=False),
         ),
         seed,
+    )
+
+
+def _one_hour(queue: Queue, size: Size, seed: int) -> Campaign:
+    """Where a block has to be longer than the history says."""
+    return Campaign(
+        queue,
+        (
+            Case(EQUAL, NONE, size.errors),
+            Case(AT_TOLERANCE, Slowdown(1.1), size.errors),
+            Case(AT_MARGIN, Slowdown(1.33), size.power),
+            Case("+50 %", Slowdown(1.5), size.judged),
+            Case("+100 %", Slowdown(2.0), size.judged),
+        ),
+        seed,
+        history_hours=1,
     )

@@ -67,11 +67,11 @@ def _phi(looks, length):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def learn(engines, grid, look_s, p, lengths):  # type: ignore[no-untyped-def]
+def learn(engines, grid, look_s, p, lengths, least):  # type: ignore[no-untyped-def]
     """What ``fast.judge`` takes as its method: (block looks or 0, φ, φ_U, 1 if it may pass).
 
     ``engines``: [engines, looks, edges] cumulative; ``lengths``: of blocks in looks, the last one
-    five minutes long.
+    five minutes long; ``least``: of the block.
     """
     looks = exceedances(engines, grid, look_s, p)
     phi, counted, blocks = _phi(looks, lengths[-1])
@@ -87,4 +87,4 @@ def learn(engines, grid, look_s, p, lengths):  # type: ignore[no-untyped-def]
         if found >= 0 and found >= NEAR * phi:
             block = length
             break
-    return np.array([float(block), clamped, upper, 1.0])
+    return np.array([float(max(block, least)), clamped, upper, 1.0])

@@ -14,6 +14,7 @@ import numpy as np
 from benchmarks.gate_power import fast, fast_history
 from benchmarks.gate_power.independent import LOOK_S
 from benchmarks.gate_power.ruler import Counts, Floats, Path, Ruler
+from canaryctl.gates import history
 from canaryctl.gates.history import QUANTILES
 from canaryctl.gates.rules.mixed_quantiles import WEIGHTS
 
@@ -48,10 +49,11 @@ def grid(ruler: Ruler) -> Floats:
 
 
 def learned(ruler: Ruler, engines: Counts) -> Known:
-    """From an hour of equal engines, [engines, looks, edges + 1] at all edges of ``ruler``."""
+    """From hours of equal engines, [engines, looks, edges + 1] at all edges of ``ruler``."""
     fine = np.ascontiguousarray(engines[:, :, ruler.fine])
+    least = 1 if fine.shape[1] * LOOK_S >= history.DRIFT_S else history.LEAST_LOOKS
     methods = {
-        name: fast_history.learn(fine, grid(ruler), LOOK_S, p, BLOCKS_TRIED)
+        name: fast_history.learn(fine, grid(ruler), LOOK_S, p, BLOCKS_TRIED, least)
         for name, p in QUANTILES.items()
     }
     return Known(methods, fast_history.past(fine, LOOK_S))

@@ -19,7 +19,7 @@ from typing import Any
 
 from canaryctl.common.metrics import AnySignal
 from canaryctl.gates.base import State
-from canaryctl.gates.history import AaHistory
+from canaryctl.gates.history import LEAST_LOOKS, AaHistory
 from canaryctl.gates.readings import Buckets
 from canaryctl.gates.rules import exposure
 from canaryctl.gates.rules.standing import Bars
@@ -28,7 +28,6 @@ from canaryctl.gates.stats.counts import Counts
 from canaryctl.gates.stats.edges import Question, exceedances
 
 LOW_PHI = 1.25
-LOOKS_PER_BLOCK = 4  # where no history says how long a burst lasts
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Method:
         """``look_s``: seconds between looks of the release, which may not be the history's."""
         found = history.dependence(signal, p) if history is not None else None
         if history is None or found is None:
-            return cls(LOOKS_PER_BLOCK, no_pass=_no_pass(history, p))
+            return cls(LEAST_LOOKS, no_pass=_no_pass(history, p))
         if found.phi <= LOW_PHI:
             return cls(None, found.phi, found.phi_upper)
         looks = max(1, math.ceil(history.block_s(found) / look_s * (1 - 1e-9)))
@@ -55,7 +54,7 @@ class Method:
     @property
     def longest_block(self) -> int:
         """Looks after which what happened no longer belongs to what happens."""
-        return self.block_looks or LOOKS_PER_BLOCK
+        return self.block_looks or LEAST_LOOKS
 
     def describe(self) -> str:
         if self.block_looks is None:

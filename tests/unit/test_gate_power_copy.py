@@ -67,9 +67,10 @@ def test_every_log_e_value_is_the_gates_own(world: World) -> None:
     assert judged > 700
 
 
+@pytest.mark.parametrize("hours", [1, 2])
 @pytest.mark.parametrize("world", WORLDS[:4], ids=lambda world: world.name)
-def test_a_history_says_the_same_of_dependence(world: World) -> None:
-    engines = history(world, random_source(2))
+def test_a_history_says_the_same_of_dependence(world: World, hours: int) -> None:
+    engines = history(world, random_source(2), hours=hours)
     copied = forms.learned(world.ruler, engines)
     learned = learn(real.history_looks(engines, world.ruler))
     for name, p in QUANTILES.items():

@@ -69,6 +69,11 @@ def test_independent_requests_have_phi_one() -> None:
     assert (found.engines, found.blocks) == (10, 12)
 
 
+def test_short_bursts_take_two_hours_to_be_believed() -> None:
+    found = [learn(record(bursts(1), looks=n)).dependence(Signal.TTFT, 0.9) for n in (479, 240)]
+    assert [each.block_looks for each in found if each is not None] == [1, 4]
+
+
 @pytest.mark.parametrize(("looks", "block_looks"), [(1, 1), (4, 4), (8, 8)])
 def test_bursts_are_found_with_their_length(looks: int, block_looks: int) -> None:
     found = learn(record(bursts(looks))).dependence(Signal.TTFT, 0.9)

@@ -21,8 +21,7 @@ lint: $(VENV)/.dev-installed
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_modules.py
 
-wheel-# A real engine takes a core for itself: its tests run alone, after all others.
-test: $(VENV)/.dev-installed
+wheel-test: $(VENV)/.dev-installed
 	tools/test-wheel $(PYTHON)
 	tools/test-probe-wheel $(PYTHON)
 

@@ -4,20 +4,22 @@
     python -m benchmarks.h200_graphs --simulated      the rehearsal, with simulated engines
 
 Eager, PIECEWISE, the default grid and nine sizes up to 48 get the same requests in turns. From the
-shapes of those steps `grid plan` finds a grid, which is started and gets them too. Then the default
-grid with the probe is measured beside the same without it, interleaved. All engines are up at once
+shapes of those steps `grid plan` finds a grid, which is started and gets them too. All of them are
+asked what `output_parity` asks, against the eager one. Then the default grid with the probe is
+measured beside the same without it, interleaved. All engines are up at once
 and share the GPU; each is told the size of its KV cache, so that they can be started side by side.
 Nine minutes at most: what no time is left for is said.
 """
 
 import argparse
+import asyncio
 import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ from benchmarks._h200_buckets import (
     summary_table,
 )
 from benchmarks._h200_client import run_cell
+from benchmarks._h200_parity import parity_table
 from benchmarks._h200_planned import forecast_table, forecasts, plan, write_counts
 from benchmarks._h200_trace import PHASES, REHEARSAL, make_trace, run_trace
 from canaryctl.common.metrics import Signal
@@ -42,22 +45,24 @@ from canaryctl.gates.sources.scrape import ScrapeSource
 from canaryctl.runtimes.engines import registry
 from canaryctl.runtimes.engines.base import Launch
 from canaryctl.runtimes.machine import inspect_machine
+from canaryctl.runtimes.parity import ParityError, Side, measure
 from canaryctl.runtimes.placements.base import InstanceRequest, Liveness
 from canaryctl.runtimes.placements.process import ProcessPlacement
 from canaryctl.runtimes.spec import RuntimeSpec
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 540.0
-START_S, TRACE_S, PAIR_S = 170.0, 40.0, 8.0  # what each may take, to know what still fits
+# What each may take, to know what still fits.
+START_S, TRACE_S, PARITY_S, PAIR_S = 170.0, 40.0, 30.0, 8.0
 STOP_GRACE_S = 5.0
 LEVELS = (1, 8, 40)
+EAGER, WITH, BARE, PLANNED = "eager", "default", "default, no probe", "planned"
 GRIDS: Mapping[str, Mapping[str, Any]] = {
-    "eager": {"mode": "NONE"},
+    EAGER: {"mode": "NONE"},
     "piecewise": {"mode": "PIECEWISE"},
     "default": {"mode": "FULL_AND_PIECEWISE"},
     "nine": {"mode": "FULL_AND_PIECEWISE", "capture_sizes": artifacts.NINE},
 }
-WITH, BARE, PLANNED = "default", "default, no probe", "planned"
 KV_CACHE_BYTES = 4 << 30
 COUNTS = "shapes.csv"
 
@@ -71,6 +76,7 @@ class Options:
     pairs: int
     cell_s: float
     limit_s: float
+    parity: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,7 @@ class Bench:
             "engines": {},
             "overhead": {},
             "forecast": {},
+            "parity": {},
             "not_run": [],
         }
 
@@ -116,6 +123,9 @@ class Bench:
             self._try("plan a grid and start it", TRACE_S, self._plan)
         if PLANNED in self.results["engines"]:
             self._try(f"trace on {PLANNED}", TRACE_S, lambda: self._trace(PLANNED, trace))
+        for name in sorted(self.results["engines"]):
+            if name in self.options.parity:
+                self._try(f"parity of {name}", PARITY_S, lambda name=name: self._parity(name))
         for number in range(self.options.pairs):
             self._try(f"pair {number + 1}", PAIR_S, lambda number=number: self._pair(number))
         self._save()
@@ -129,7 +139,7 @@ class Bench:
             began = time.monotonic()
             try:
                 action()
-            except (RuntimeError, LookupError, OSError, httpx.HTTPError) as error:
+            except (RuntimeError, LookupError, OSError, ParityError, httpx.HTTPError) as error:
                 why = f"{type(error).__name__}: {error}"
             else:
                 say(f"{what}: {time.monotonic() - began:.0f} s")
@@ -216,6 +226,16 @@ class Bench:
             "failed": len(answers) - good,
             "steps": steps_between(before, after),
         }
+
+    def _parity(self, name: str) -> None:
+        sides = (self._side(name), self._side(EAGER))
+        found = asyncio.run(measure(*sides, "the eager runtime", timeout_s=PARITY_S))
+        self.results["parity"][name] = asdict(found)
+
+    def _side(self, name: str) -> Side:
+        running = self._running[name]
+        limits = running.spec.limits
+        return Side(running.url, running.model, limits.max_num_seqs, limits.max_model_len)
 
     def _pair(self, number: int) -> None:
         """Both at each level, one right after the other; the order turns with every pair."""
@@ -306,6 +326,13 @@ Predicted / measured: by `canaryctl grid plan` from the shapes of the trace on t
 the packaged calibration, and by the engine's log and the probe."""
 
 
+PARITY = """## What they say
+
+The answers to the same prompts, greedily, in batches of 1 to 32, against those of the eager runtime
+in small batches: prompts with another token anywhere, and the mean difference of log-probabilities
+before it. The eager runtime is asked in the same batches too, to see what the batch changes."""
+
+
 def page(results: Mapping[str, Any]) -> str:
     engines = {n: e for n, e in results["engines"].items() if "steps" in e}
     parts = [
@@ -321,6 +348,7 @@ def page(results: Mapping[str, Any]) -> str:
         said = f"Mode {mode}; {asked}; ready after {found['ready_s']:.0f} s. Sizes: {sizes}."
         parts += [f"## {name}\n\n{said}", bucket_table(found)]
     parts += [FORECAST, forecast_table(results["forecast"], engines)]
+    parts += [PARITY, parity_table(results["parity"])]
     parts += [OVERHEAD, overhead_table(results["overhead"])]
     if results["not_run"]:
         parts.append("Not done: " + "; ".join(results["not_run"]) + ".")
@@ -378,6 +406,9 @@ def parse(argv: Sequence[str]) -> Options:
     parser.add_argument("--pairs", type=int, default=8, help="of measurements with and without")
     parser.add_argument("--cell", type=float, default=1.0, help="seconds of one measurement")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for all of it")
+    parser.add_argument(
+        "--parity", default="piecewise,default,nine,planned", help="who is asked for parity"
+    )
     given = parser.parse_args(argv)
     return Options(
         out=given.out.absolute(),
@@ -387,6 +418,7 @@ def parse(argv: Sequence[str]) -> Options:
         pairs=given.pairs,
         cell_s=given.cell,
         limit_s=given.limit,
+        parity=tuple(given.parity.split(",")),
     )
 
 

@@ -1,5 +1,5 @@
-"""The A/A history of the quickstart's simulated engines: five equal ones side by side for an
-hour, each under the traffic of one engine at the step of weight 50.
+"""The A/A history of the quickstart's simulated engines: five equal ones side by side for two
+hours, each under the traffic of one engine at the step of weight 50.
 
     python -m benchmarks.quickstart_history history.jsonl
     canaryctl gates history history.jsonl -o examples/quickstart/history.json

@@ -15,7 +15,7 @@ INF = float("inf")
 
 def test_four_grids_and_the_cost_are_measured(tmp_path: Path) -> None:
     argv = ["--simulated", "--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
-    assert main([*argv, "--pairs", "1", "--cell", "0.1"]) == 0
+    assert main([*argv, "--pairs", "1", "--cell", "0.1", "--parity", "nine"]) == 0
     results = json.loads((tmp_path / "out" / "h200_graphs.json").read_text())
     totals = {name: found["steps"]["total"] for name, found in results["engines"].items()}
     assert set(totals) == {"eager", "piecewise", "default", "nine", "planned"}
@@ -26,8 +26,10 @@ def test_four_grids_and_the_cost_are_measured(tmp_path: Path) -> None:
     assert {found["failed"] for found in results["engines"].values()} == {0}
     assert set(results["forecast"]) == {"default", "nine", "planned"}
     assert set(results["overhead"]) == {"1", "8", "40"}
+    assert set(results["parity"]) == {"nine"}
     page = (tmp_path / "out" / "h200_graphs.md").read_text()
     assert "| nine |" in page
+    assert "| nine | 160 | 0 | 0 |" in page, "the answers are those of the eager runtime"
     assert "| FULL | 48 |" in page
     assert results["not_run"] == []
 

@@ -8,9 +8,7 @@ of the canary, which shows what the batch alone changes.
 """
 
 import asyncio
-import queue
 import random
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ import httpx
 
 from canaryctl.common.errors import CanaryctlError
 from canaryctl.common.parity import Agreement, Parity
+from canaryctl.runtimes.background import Background
 from canaryctl.runtimes.generation import PATH
 from canaryctl.runtimes.httpclient import async_client
 
@@ -128,32 +127,11 @@ async def measure(canary: Side, reference: Side, who: str, *, timeout_s: float) 
     )  # fmt: skip
 
 
-class ParityRun:
-    """One measurement, in a thread of its own that dies with the controller. Begins at once."""
+class ParityRun(Background[Parity]):
+    """One measurement."""
 
     def __init__(self, canary: Side, reference: Side, who: str, *, timeout_s: float = 60.0) -> None:
-        self._found: queue.SimpleQueue[Parity | str] = queue.SimpleQueue()
-        self._outcome: Parity | str | None = None
-        self._thread = threading.Thread(
-            target=lambda: self._found.put(_measured(canary, reference, who, timeout_s)),
-            name="parity",
-            daemon=True,
-        )
-        self._thread.start()
-
-    def outcome(self) -> Parity | str | None:
-        """What was found, or why nothing was; None while it runs."""
-        if self._outcome is None:
-            try:
-                self._outcome = self._found.get_nowait()
-            except queue.Empty:
-                if not self._thread.is_alive() and self._found.empty():
-                    self._outcome = "the measurement ended without a result"
-        return self._outcome
-
-    def wait(self, timeout_s: float) -> Parity | str | None:
-        self._thread.join(timeout_s)
-        return self.outcome()
+        super().__init__(lambda: _measured(canary, reference, who, timeout_s), "the measurement")
 
 
 def _measured(canary: Side, reference: Side, who: str, timeout_s: float) -> Parity | str:

@@ -6,7 +6,6 @@ the cache is as full then as it can be. Between rounds the engine is idle.
 """
 
 import asyncio
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 import httpx
 
 from canaryctl.common.saturation import Round
+from canaryctl.runtimes.background import Background
 from canaryctl.runtimes.generation import TokenStream, completion_body
 from canaryctl.runtimes.httpclient import async_client
 
@@ -68,9 +68,8 @@ def output_tokens(drive: Drive, *, factor: int) -> int:
     return min(factor * (_TOGETHER + steps), drive.tokens - 1)
 
 
-class SaturationRun:
-    """Rounds, one after the other, until there are ``enough``, in a thread that dies with the
-    controller. Begins at once.
+class SaturationRun(Background[Saturation]):
+    """Rounds, one after the other, until there are ``enough``.
 
     ``read``: the engine's load now. ``counted``: what a round says. ``enough``: whether no more
     are needed after so many (held, missed).
@@ -87,28 +86,7 @@ class SaturationRun:
         self._counted, self._enough = counted, enough
         self._factor = 1
         self._cancelled = threading.Event()
-        self._found: queue.SimpleQueue[Saturation | str] = queue.SimpleQueue()
-        self._outcome: Saturation | str | None = None
-        self._thread = threading.Thread(
-            target=lambda: self._found.put(asyncio.run(self._work())),
-            name="saturation",
-            daemon=True,
-        )
-        self._thread.start()
-
-    def outcome(self) -> Saturation | str | None:
-        """What was counted, or why nothing was; None while it runs."""
-        if self._outcome is None:
-            try:
-                self._outcome = self._found.get_nowait()
-            except queue.Empty:
-                if not self._thread.is_alive() and self._found.empty():
-                    self._outcome = "driving it ended without a result"
-        return self._outcome
-
-    def wait(self, timeout_s: float) -> Saturation | str | None:
-        self._thread.join(timeout_s)
-        return self.outcome()
+        super().__init__(lambda: asyncio.run(self._work()), "driving it")
 
     def cancel(self) -> None:
         """Ask it to end; what is in flight is closed within a fraction of a second."""

@@ -17,9 +17,9 @@ from tests.support.prometheus import Prometheus
 
 __all__ = ["cpu_vllm_python", "tiny_model"]
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
-RATE_PER_S = 10
+RATE_PER_S = 12
 SLOW_CORE = Path(__file__).parents[1] / "support" / "slow_core.py"
 
 
@@ -36,7 +36,7 @@ class Factory:
                     "prompt_tokens": {"min": 8, "max": 48},
                     "output_tokens": {"min": 8, "max": 24},
                     "vocabulary": 200,
-                    "for": "15m",
+                    "for": "25m",
                 }
             )
         )
@@ -70,7 +70,7 @@ class Factory:
                 "steps": [{"weight": 50, "bake": "10s"}],
                 "interval": "500ms",
                 "drain": "5s",
-                "progress_deadline": "9m",
+                "progress_deadline": "14m",
                 "rollback_window": "3s",
                 "detectable": "300%",
             },
@@ -152,7 +152,7 @@ def test_an_engine_whose_core_is_killed_is_rolled_back(
     core = eventually("a canary under traffic", canary, timeout_s=180)
     time.sleep(2)
     psutil.Process(core).kill()
-    done = running.wait(600)
+    done = running.wait(1000)
     assert done.code == 3, done.err
     assert done.document["reason"].startswith("engine_exit"), done.document["reason"]
     assert done.document["rollback_target"] == "previous"
@@ -165,7 +165,7 @@ def test_a_slower_engine_is_rolled_back_by_a_latency_gate(
     beside = [str(cpu_vllm_python), str(SLOW_CORE), "--after", "30", "--stopped", "0.12"]
     command = [*beside, CORE]
     slower = factory.write("slower", command=command)
-    done = cli.release(slower, timeout_s=600)
+    done = cli.release(slower, timeout_s=1000)
     assert done.code == 3, done.err
     assert done.document["reason"].startswith("tpot_p90"), done.document["reason"]
 
@@ -176,7 +176,7 @@ def test_an_equal_engine_is_promoted_judged_through_prometheus(
     prometheus = Prometheus(tmp_path, cli.state / "prometheus" / "targets.json")
     prometheus.start()
     good = factory.write("good", args={"enable-prefix-caching": False}, prometheus=prometheus.url)
-    done = cli.release(good, timeout_s=600)
+    done = cli.release(good, timeout_s=1000)
     prometheus.stop()
     assert done.code == 0, done.err
     assert cli.service()["stable"] == "good@1"

@@ -1,6 +1,7 @@
 """Who is compared with whom for ``output_parity``, and when."""
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -52,15 +53,22 @@ def test_a_baseline_that_is_started_for_the_release_is_waited_for() -> None:
     eager = watch()
     assert look(eager, first, r1=pool(CANARY)) == Standing(pending=True)
     both = {CANARY: pool(CANARY), first.eager_pool: pool(first.eager_pool)}
-    assert eager.look(first, make_plan(first), both).pending  # and now it is asked
+    standing = ended(lambda: eager.look(first, make_plan(first), both))
+    assert isinstance(standing.found, Missing)
+    assert NOBODY in standing.found.reason, "now it is asked"
+
+
+def ended(look: Callable[[], Standing]) -> Standing:
+    until = time.monotonic() + 20
+    while (standing := look()).pending:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return standing
 
 
 def test_engines_that_do_not_answer_are_told_once() -> None:
     asked = watch()
-    ended = time.monotonic() + 20
-    while (standing := look(asked, WARMING, **BOTH)).pending:
-        assert time.monotonic() < ended
-        time.sleep(0.01)
+    standing = ended(lambda: look(asked, WARMING, **BOTH))
     assert isinstance(standing.found, Missing)
     assert NOBODY in standing.found.reason
     assert look(asked, replace(WARMING, phase=Phase.PROGRESSING), **BOTH) == standing

@@ -151,8 +151,8 @@ class Side:
         [target] = report["targets"].values()
         failures: dict[str, dict[str, int]] = target["failures"]
         unanswered = dict(failures.get("before_response", {}))
-        # An engine that runs out of memory says 500 to those whose first token it had not made.
-        refused = unanswered.pop("http_500", 0)
+        # An engine that runs out of memory says so to those whose first token it had not made.
+        refused = unanswered.pop("http_500", 0) if "oom" in self.kinds else 0
         return Load(
             self.name,
             report["ok"],

@@ -22,6 +22,7 @@ class Target(StrEnum):
 
 
 FAILING = frozenset({Target.FAIL_50, Target.FAIL_90})
+PASSING = frozenset({Target.PROVEN_50, Target.PROVEN_90})
 
 
 @dataclass(frozen=True, slots=True)

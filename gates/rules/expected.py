@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from canaryctl.gates.needs import UNSEEN, Amount, RuleForecast, StepTraffic, Target
+from canaryctl.gates.needs import PASSING, UNSEEN, Amount, RuleForecast, StepTraffic, Target
 from canaryctl.gates.readings import Buckets
 from canaryctl.gates.rules.mixed_quantiles import MixedQuantiles
 from canaryctl.gates.rules.quantile_limit import QuantileLimit
@@ -21,15 +21,13 @@ from canaryctl.gates.samples import Missing
 from canaryctl.gates.stats import edges, lr, planner
 from canaryctl.gates.wording import percent, seconds
 
-_Z = {
+Z = {
     Target.FAIL_50: planner.Z50,
     Target.FAIL_90: planner.Z90,
     Target.NO_HARM: planner.Z90,
     Target.PROVEN_50: planner.Z50,
     Target.PROVEN_90: planner.Z90,
 }
-_PASS = (Target.PROVEN_50, Target.PROVEN_90)
-_LATE = math.log(2)  # half of the evidence is kept for late starts
 _NOTICEABLE = 1.06  # edges 4.9 % apart answer a question of 10 % at 10 to 15 %
 _TOO_COARSE = "they are too coarse for this gate (the probe's are fine enough)"
 
@@ -49,7 +47,7 @@ class _Placed:
     interpolated: bool = False
 
 
-_CLEAREST = _Placed(0.0, 0.0, 0.0, {t: 0.0 if t in _PASS else math.inf for t in Target}, 0.0)
+_CLEAREST = _Placed(0.0, 0.0, 0.0, {t: 0.0 if t in PASSING else math.inf for t in Target}, 0.0)
 """Every exceedance is one arm's."""
 
 
@@ -166,8 +164,8 @@ def share_limit(rule: ShareLimit, share: float | Missing) -> RuleForecast:
     worse = min(rule.limit * (1 + rule.bars.detectable), (1 + rule.limit) / 2)
     amounts: dict[Target, Amount] = {}
     lacks: dict[Target, str] = {}
-    for target, z in _Z.items():
-        passing = target in _PASS
+    for target, z in Z.items():
+        passing = target in PASSING
         units = None
         if not passing or known < rule.limit:
             units = planner.bernoulli_needed(
@@ -200,8 +198,8 @@ def rate_regression(
     known = 0.0 if isinstance(baseline, Missing) else baseline
     amounts: dict[Target, Amount] = {}
     lacks: dict[Target, str] = {}
-    for target, z in _Z.items():
-        passing = target in _PASS
+    for target, z in Z.items():
+        passing = target in PASSING
         units = planner.requests_needed(
             rho=1.0 if passing else 1 + rule.bars.detectable,
             rho0=1 + (max(rule.margin, rule.tolerance) if passing else rule.tolerance),
@@ -226,7 +224,7 @@ def rate_regression(
 
 
 def _climb(bars: Bars, target: Target) -> float:
-    return (bars.log_pass if target in _PASS else bars.log_fail) + planner.MIXING
+    return (bars.log_pass if target in PASSING else bars.log_fail) + planner.MIXING
 
 
 def _unseen(seen: Missing | None) -> Missing:
@@ -270,7 +268,7 @@ def _place(
     # No harm is claimed on what is certain: the share above the next edge, not one in between.
     certain = edges.share_above(seen.edges, seen.cumulative, worse) / s
     passing = edges.exceedances(seen.cumulative, asked.j_pass) / seen.count / s
-    rho = {target: passing if target in _PASS else failing for target in Target}
+    rho = {target: passing if target in PASSING else failing for target in Target}
     return _Placed(
         low,
         high,
@@ -302,7 +300,7 @@ def _amount(
 ) -> Amount | None:
     """A failure is (A)'s or (B)'s, whichever judges; a pass is (A)'s and, where (B) judges, (B)'s
     too."""
-    method, passing = rule.method, target in _PASS
+    method, passing = rule.method, target in PASSING
     if passing and method.no_pass is not None:
         return None
     samples, blocks = 0.0, 0
@@ -327,7 +325,7 @@ def _requests(
     rule: QuantileRegression, target: Target, placed: _Placed, share: float
 ) -> float | None:
     """(A). Its grid of alternatives ends: what lies beyond is no clearer to it."""
-    passing, method = target in _PASS, rule.method
+    passing, method = target in PASSING, rule.method
     rho = min(max(placed.rho[target], lr.PASS_GRID[-1]), lr.FAIL_GRID[-1] * placed.rho0)
     if rho >= 1 if passing else rho <= placed.rho0:
         return None
@@ -336,14 +334,14 @@ def _requests(
         rho0=1.0 if passing else placed.rho0,
         share=share,
         s=placed.s or 1 - rule.p,
-        climb=_climb(rule.bars, target) + (0.0 if passing else _LATE),
-        z=_Z[target],
+        climb=_climb(rule.bars, target) + (0.0 if passing else planner.LATE),
+        z=Z[target],
         phi=method.phi if passing and method.block_looks is None else method.phi_upper,
     )
 
 
 def _blocks(rule: QuantileRegression, target: Target, placed: _Placed, step: _Step) -> int | None:
-    bars, rho, passing = rule.bars, placed.rho[target], target in _PASS
+    bars, rho, passing = rule.bars, placed.rho[target], target in PASSING
     bar = bars.log_pass if passing else bars.log_fail
     if step.events is None:
         least = planner.least_blocks_to_pass if passing else planner.least_blocks
@@ -356,12 +354,12 @@ def _blocks(rule: QuantileRegression, target: Target, placed: _Placed, step: _St
         share=step.share,
         baseline_events=step.events,
         bar=bar,
-        z=_Z[target],
+        z=Z[target],
     )
 
 
 def _why_never(rule: QuantileRegression, target: Target, placed: _Placed) -> str:
-    if target in _PASS:
+    if target in PASSING:
         return rule.method.no_pass or (
             f"there is no edge between {seconds(placed.low)}, where the baseline's quantile lies, "
             f"and {percent(rule.margin)} (margin) above it"

@@ -10,23 +10,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from canaryctl.gates.needs import FAILING, Amount, RuleForecast, Target
+from canaryctl.gates.needs import FAILING, PASSING, Amount, RuleForecast, Target
 from canaryctl.gates.readings import Buckets
 from canaryctl.gates.rules.bucket_speed import COVERED, LEARN_STEPS, RARE, BucketSpeed
-from canaryctl.gates.rules.expected import beyond
+from canaryctl.gates.rules.expected import Z, beyond
 from canaryctl.gates.samples import Missing
 from canaryctl.gates.stats import edges, lr, planner
 from canaryctl.gates.wording import percent
 
-_LATE = math.log(2)  # half of the evidence is kept for late starts
-_Z = {
-    Target.FAIL_50: planner.Z50,
-    Target.FAIL_90: planner.Z90,
-    Target.NO_HARM: planner.Z90,
-    Target.PROVEN_50: planner.Z50,
-    Target.PROVEN_90: planner.Z90,
-}
-_PASS = (Target.PROVEN_50, Target.PROVEN_90)
 _ALIKE = "its batches are taken to be as large as the baseline's have been"
 
 
@@ -86,12 +77,12 @@ def _odds(rule: BucketSpeed, past: Mapping[str, Buckets], target: Target) -> _Od
         weight += one.count  # compared whatever its edges can say
         asked = rule.question(one.edges, one.cumulative)
         ours, theirs = asked.most_by, asked.most
-        if target not in _PASS:
+        if target not in PASSING:
             ours, theirs = asked.slow_by, asked.slow
         if ours is None or theirs is None:
             continue
         rate += edges.exceedances(one.cumulative, theirs)
-        if target in _PASS:
+        if target in PASSING:
             other += edges.exceedances(one.cumulative, ours)
             continue
         reached = one.edges[ours] / (1 + rule.bars.detectable)
@@ -101,7 +92,7 @@ def _odds(rule: BucketSpeed, past: Mapping[str, Buckets], target: Target) -> _Od
         other += one.count * (above if certain else beyond(one, reached))
     if not weight:
         return None
-    if target in _PASS:
+    if target in PASSING:
         return _Odds(rate / weight, other / rate) if other < rate else None
     rate, other = max(rate / weight, RARE), other / weight
     return _Odds(rate, other / rate) if other > rate else None
@@ -110,14 +101,14 @@ def _odds(rule: BucketSpeed, past: Mapping[str, Buckets], target: Target) -> _Od
 def _compared(rule: BucketSpeed, target: Target, odds: _Odds, share: float) -> float | None:
     """Steps of the canary that are compared until ``target``. The grid of alternatives ends:
     what lies beyond is no clearer to it."""
-    passing = target in _PASS
+    passing = target in PASSING
     climb = (rule.bars.log_pass if passing else rule.bars.log_fail) + planner.MIXING
     return planner.requests_needed(
         rho=max(odds.rho, lr.PASS_GRID[-1]) if passing else odds.rho,
         share=share,
         s=odds.s,
-        climb=climb + (_LATE if target in FAILING else 0.0),
-        z=_Z[target],
+        climb=climb + (planner.LATE if target in FAILING else 0.0),
+        z=Z[target],
         phi=rule.phi,
     )
 
@@ -156,7 +147,7 @@ def _until(
 def _clearest(rule: BucketSpeed, target: Target, share: float) -> float:
     """Where every step beyond the edges is one arm's: what no data can do with less."""
     odds = (1 - share) / share
-    if target in _PASS:
+    if target in PASSING:
         gain = max(-odds * math.log(g * share + 1 - share) for g in lr.PASS_GRID)
         return rule.phi * rule.bars.log_pass / gain
     gain = max(math.log(g / (g * share + 1 - share)) for g in lr.COUNT_GRID)
@@ -164,7 +155,7 @@ def _clearest(rule: BucketSpeed, target: Target, share: float) -> float:
 
 
 def _why_never(rule: BucketSpeed, target: Target) -> str:
-    if target in _PASS:
+    if target in PASSING:
         return (
             f"in no bucket with {LEARN_STEPS} steps of the baseline is there an edge between its "
             f"usual step and {percent(rule.margin)} (margin) more"

@@ -13,6 +13,7 @@ from canaryctl.gates.stats.mixture import log_mean_exp
 
 Z50, Z90 = 0.0, 1.28
 MIXING = 0.7
+LATE = math.log(2)  # half of the evidence is kept for late starts
 _NEVER = 1_000_000
 _POISSON_UP_TO = 12.0  # exceedances a block: above, their number is taken as fixed
 _NEGLIGIBLE = 1e-7

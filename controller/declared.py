@@ -54,7 +54,10 @@ def start_facts(instance: Instance) -> StartFacts:
         if instance.facts.get(fact) is not None
     }
     runs, replays = _warmed(instance.facts.get("warmup") or ())
-    return StartFacts(took, sizes, runs, replays, tuple(instance.facts.get("late_work") or ()))
+    late = tuple(instance.facts.get("late_work") or ())
+    # Absent where an instance was last observed before all was counted.
+    unnamed = int(instance.facts.get("late_work_unnamed", 0))
+    return StartFacts(took, sizes, runs, replays, late, unnamed)
 
 
 def _warmed(batches: Sequence[Mapping[str, Any]]) -> tuple[dict[str, int], dict[str, int]]:

@@ -23,7 +23,7 @@ from canaryctl.runtimes.replays import BucketKind, Replays, StepCounts
 from canaryctl.runtimes.warmup import WarmupRun, WarmupState, plan_requests
 
 HEALTH_TIMEOUT_S = 0.5
-_LATE_LIMIT = 20  # kept with an instance of what it compiled or captured after it was ready
+_LATE_NAMED = 20  # kept by name, the latest, of what an instance compiled or captured when ready
 
 # Of an engine that was ready; its process may take a while to end after either.
 _DEATHS: Mapping[Health, str] = {
@@ -278,13 +278,15 @@ def step_counts(steps: Series) -> StepCounts:
 
 
 def _with_late_work(known: Mapping[str, Any], facts: LogFacts) -> Mapping[str, Any]:
-    """Of an instance that is ready: what it compiled or captured since, the first ones."""
+    """Of an instance that is ready: what it compiled or captured since, all of it counted and the
+    latest named, since gates ask what is new."""
     before = known.get("work_before_ready")
-    late = () if before is None else facts.late_work[before:][:_LATE_LIMIT]
+    late = () if before is None else facts.late_work[before:]
     # A log that is read anew is not read to its end at once.
-    return (
-        known if len(late) <= len(known.get("late_work", ())) else {**known, "late_work": [*late]}
-    )
+    if len(late) <= known.get("late_work_unnamed", 0) + len(known.get("late_work", ())):
+        return known
+    named = late[-_LATE_NAMED:]
+    return {**known, "late_work": [*named], "late_work_unnamed": len(late) - len(named)}
 
 
 def _facts(tracker: _Tracker) -> dict[str, Any]:

@@ -42,7 +42,8 @@ class StartFacts:
     bucket 8``, ``mixed bucket 256``); ``replays``: the fewest steps of one such run that replayed
     the graph, by the engine's own count; a bucket that it does not count is absent.
 
-    ``late``: what its log says that it compiled or captured after it was ready, in order.
+    ``late``: what its log says that it compiled or captured after it was ready, in order, the
+    latest ones; ``unnamed_late``: how many came before those.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -50,6 +51,11 @@ class StartFacts:
     runs: Mapping[str, int] = field(default_factory=dict)
     replays: Mapping[str, int] = field(default_factory=dict)
     late: tuple[str, ...] = ()
+    unnamed_late: int = 0
+
+    @property
+    def late_count(self) -> int:
+        return self.unnamed_late + len(self.late)
 
 
 @dataclass(frozen=True, slots=True)

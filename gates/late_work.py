@@ -16,11 +16,14 @@ _SHOWN = 3
 
 def late_work(known: Known, starts: Mapping[str, StartFacts]) -> tuple[dict[str, int], str | None]:
     """``known`` with the instances that are new, and what is late, in words; None: nothing."""
-    after = {**{name: len(start.late) for name, start in starts.items()}, **known}
-    new = [
-        f"{name}: {work}" for name, start in starts.items() for work in start.late[after[name] :]
-    ]
+    after = {**{name: start.late_count for name, start in starts.items()}, **known}
+    new = {name: start.late_count - after[name] for name, start in starts.items()}
+    new = {name: count for name, count in new.items() if count > 0}
     if not new:
         return after, None
-    more = f" and {len(new) - _SHOWN} more" if len(new) > _SHOWN else ""
-    return after, f"after it was ready, with requests waiting: {'; '.join(new[:_SHOWN])}{more}"
+    named = [
+        f"{name}: {work}" for name, count in new.items() for work in starts[name].late[-count:]
+    ]
+    shown, count = named[:_SHOWN], sum(new.values())
+    more = f" and {count - len(shown)} more" if count > len(shown) else ""
+    return after, f"after it was ready, with requests waiting: {'; '.join(shown)}{more}"

@@ -94,7 +94,8 @@ def _saturation(
 
 
 def _start(document: Mapping[str, Any]) -> StartFacts:
-    """Looks of before logs were read after ready have nothing late."""
+    """Looks of before logs were read after ready have nothing late, and of before all of it was
+    counted nothing unnamed."""
     return StartFacts(**{**document, "late": tuple(document.get("late", ()))})
 
 

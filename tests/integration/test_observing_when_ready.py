@@ -11,8 +11,10 @@ import httpx
 import pytest
 
 from canaryctl.controller.catalog import Artifacts, Catalog
+from canaryctl.controller.declared import start_facts
 from canaryctl.controller.model import Instance
 from canaryctl.controller.observe import Observer, Seen
+from canaryctl.gates.late_work import late_work
 from canaryctl.gates.sources.scrape import ScrapeSource
 from canaryctl.runtimes.engines.base import EngineFault, Launch
 from canaryctl.runtimes.placements.base import InstanceRequest, Liveness
@@ -35,6 +37,9 @@ time.sleep(60)
 """
 
 
+STARTED = "INFO 11-29 16:12:24 [core.py:337] init engine (profile) took 3 s"
+
+
 @pytest.fixture
 def ready(tmp_path: Path) -> Iterator[tuple[Observer, ProcessPlacement, Instance]]:
     placement = ProcessPlacement(tmp_path)
@@ -55,6 +60,11 @@ def ready(tmp_path: Path) -> Iterator[tuple[Observer, ProcessPlacement, Instance
     source.close()
     while not placement.stop(known.id, known.digest, handle, grace_s=0):
         pass
+
+
+def _capture(bucket: int) -> str:
+    what = f"(FULL,BatchDescriptor(num_tokens={bucket}, uniform=True))"
+    return f"DEBUG 11-29 16:12:24 [cuda_graph.py:251] Capturing a cudagraph on {what}"
 
 
 def look(observer: Observer, at: Instance) -> Seen:
@@ -80,16 +90,35 @@ def test_what_is_captured_after_ready_is_kept_with_the_instance(ready: Any) -> N
     observer, placement, engine = ready
     # The first line was there when it became ready: its warm-up had it captured.
     before = replace(engine, facts={"work_before_ready": 1})
-    line = (
-        "DEBUG 11-29 16:12:24 [cuda_graph.py:251] Capturing a cudagraph on (FULL,BatchDescriptor("
-    )
     with placement.log_path(engine.id).open("a") as log:
-        print("INFO 11-29 16:12:24 [core.py:337] init engine (profile) took 3 s", file=log)
-        print(f"{line}num_tokens=8, uniform=True))", file=log)
+        print(STARTED, file=log)
+        print(_capture(8), file=log)
     assert look(observer, before).view.instance == before
     with placement.log_path(engine.id).open("a") as log:
-        print(f"{line}num_tokens=24, uniform=True))", file=log)
+        print(_capture(24), file=log)
     after = look(observer, before).view.instance
     assert after.facts["late_work"] == ["capture of the FULL graph of bucket 24"]
     assert look(observer, after).view.instance == after, "nothing new"
     assert look(observer, engine).view.instance == engine, "of when it was ready nothing is known"
+
+
+def test_all_that_is_captured_after_ready_counts_and_the_latest_are_named(ready: Any) -> None:
+    observer, placement, engine = ready
+    before = replace(engine, facts={"work_before_ready": 0})
+    with placement.log_path(engine.id).open("a") as log:
+        print(STARTED, file=log)
+    known: dict[str, int] = {}
+    # Parity had five and twenty captured before the first look; a user waited for the last.
+    for buckets in (range(8, 208, 8), (208,)):
+        with placement.log_path(engine.id).open("a") as log:
+            for bucket in buckets:
+                print(_capture(bucket), file=log)
+        before = look(observer, before).view.instance
+        known, said = late_work(known, {before.id: start_facts(before)})
+        assert said is None or buckets == (208,)
+    assert known == {before.id: 25}
+    assert len(before.facts["late_work"]) == 20
+    assert said == (
+        f"after it was ready, with requests waiting: {before.id}: "
+        "capture of the FULL graph of bucket 208"
+    )

@@ -84,6 +84,7 @@ LOOKS = st.builds(
             st.dictionaries(st.text(max_size=4), st.integers(1, 9), max_size=2),
             st.dictionaries(st.text(max_size=4), st.integers(0, 99), max_size=2),
             st.lists(st.text(max_size=4), max_size=2).map(tuple),
+            st.integers(0, 99),
         ),
         max_size=2,
     ),

@@ -80,6 +80,12 @@ def test_what_was_not_told_is_absent() -> None:
     assert start_facts(instance(stages={Stage.STARTED: T0})) == StartFacts({}, {})
 
 
+def test_late_work_beyond_what_is_named_is_counted() -> None:
+    facts = {"late_work": ["a", "b"], "late_work_unnamed": 3}
+    assert start_facts(instance(facts=facts)).late_count == 5
+    assert start_facts(instance(facts={"late_work": ["a", "b"]})).late_count == 2
+
+
 def test_the_fewest_replays_of_a_warmed_bucket_count() -> None:
     def run(bucket: int, replayed: int | None, kind: str = "decode") -> dict[str, object]:
         return {"kind": kind, "bucket": bucket, "repeat": 1, "seconds": 0.1, "replayed": replayed}

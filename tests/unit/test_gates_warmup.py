@@ -79,3 +79,13 @@ def test_of_an_eager_runtime_a_late_compilation_counts_too() -> None:
         state, result = gate.look(state, look)
     assert result.outcome is Outcome.FAILED
     assert result.reason.endswith("i0: Triton kernel JIT compilation of a and 2 more")
+
+
+def test_late_work_is_judged_by_its_count_and_the_latest_are_named() -> None:
+    gate = registry.build(spec("warmup"), context())
+    state = gate.start()
+    for unnamed in (40, 40, 43):
+        told = {"i0": StartFacts(runs=RUNS, replays=RUNS, late=("a", "b"), unnamed_late=unnamed)}
+        state, result = gate.look(state, Look(1.0, arm(STEPS), None, start=told))
+    assert result.outcome is Outcome.FAILED
+    assert result.reason.endswith("with requests waiting: i0: a; i0: b and 1 more")

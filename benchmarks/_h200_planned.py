@@ -9,13 +9,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks._h200_buckets import UnsaidError
+from benchmarks._h200_buckets import UnsaidError, table
+from benchmarks._h200_forecast import MIB, both, mean_step_s
 from canaryctl.common.metrics import Signal
 from canaryctl.gates.deltas import Skipped, delta
 from canaryctl.gates.samples import HistogramSet, Scrape
+from canaryctl.runtimes.grid.cost import CostModel
 from canaryctl.runtimes.spec import RuntimeSpec
 
-MIB = 1 << 20
 NOT_ITS_OWN: Mapping[str, Any] = {"graph_bytes": None, "stage_seconds": {}}
 
 
@@ -37,13 +38,17 @@ def _rows(shapes: HistogramSet) -> Iterator[str]:
                 yield f"{dict(labels)['kind']},{edge:g},{up_to - below}"
 
 
-def plan(counts: Path, spec: RuntimeSpec, against: Sequence[int]) -> dict[str, Any]:
+def plan(
+    counts: Path, spec: RuntimeSpec, against: Sequence[int], calibration: Path | None
+) -> dict[str, Any]:
     """The planner's own document. RuntimeError with its words where it has none."""
     argv = [sys.executable, "-m", "canaryctl.controller.cli", "grid", "plan", "--json"]
     argv += ["--counts", str(counts), "--mode", "FULL_AND_PIECEWISE", "--margin", "0%"]
     argv += ["--max-num-seqs", str(spec.limits.max_num_seqs)]
     argv += ["--max-num-batched-tokens", str(spec.limits.max_num_batched_tokens)]
     argv += ["--against", ",".join(map(str, against))]
+    if calibration is not None:
+        argv += ["--calibration", str(calibration)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"grid plan ended with {done.returncode}: {done.stderr[-600:]}")
@@ -58,39 +63,28 @@ def forecasts(document: Mapping[str, Any], nine: str) -> dict[str, Mapping[str, 
 
 
 def forecast_table(
-    forecast: Mapping[str, Mapping[str, Any]], engines: Mapping[str, Mapping[str, Any]]
+    forecast: Mapping[str, Mapping[str, Any]],
+    engines: Mapping[str, Mapping[str, Any]],
+    cost: CostModel,
 ) -> str:
     """Predicted / measured, and how far apart. Memory and time of a capture are known only of an
     engine that was started alone: beside others it counts what they take meanwhile."""
-    rows = [
-        "| grid | sizes | graph memory, MiB | capture, s | mean step of decodes, ms |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    rows = []
     for name, said in forecast.items():
         found = engines.get(name)
         if found is None:
             continue
         log = found["log"] if found["started_alone"] else NOT_ITS_OWN
         memory = None if log["graph_bytes"] is None else log["graph_bytes"] / MIB
-        decode_s = _mean_decode_s(found["steps"]["buckets"])
+        step = mean_step_s(cost, found["steps"]["buckets"])
         rows.append(
-            f"| {name} | {len(said['sizes'])} | {_both(said['graph_mib'], memory)} "
-            f"| {_both(said['capture_s'], log['stage_seconds'].get('capture'))} "
-            f"| {_both(None, None if decode_s is None else decode_s * 1000)} |"
+            (
+                name,
+                str(len(said["sizes"])),
+                both(said["graph_mib"], memory, 1),
+                both(said["capture_s"], log["stage_seconds"].get("capture"), 2),
+                "not said" if step is None else both(step[0] * 1000, step[1] * 1000, 2),
+            )
         )
-    return "\n".join(rows)
-
-
-def _mean_decode_s(buckets: Sequence[Mapping[str, Any]]) -> float | None:
-    timed = [(row["pure"], row["step_s"]) for row in buckets if row["step_s"] and row["pure"]]
-    weight = sum(steps for steps, _ in timed)
-    return sum(steps * seconds for steps, seconds in timed) / weight if weight else None
-
-
-def _both(predicted: float | None, measured: float | None) -> str:
-    if measured is None:
-        return "not said"
-    if predicted is None:
-        return f"{measured:.2f}"
-    apart = f" ({predicted / measured - 1:+.0%})" if measured else ""
-    return f"{predicted:.1f} / {measured:.1f}{apart}"
+    head = ("grid", "sizes", "graph memory, MiB", "capture, s", "mean step of decodes, ms")
+    return table(head, rows)

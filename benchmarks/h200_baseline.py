@@ -1,13 +1,17 @@
-"""`canaryctl baseline run` on one GPU with real vLLM: eager, the default grid and a planned one
-under the same load, in turns.
+"""`canaryctl grid calibrate`, `grid plan` and `baseline run` on one GPU with real vLLM: what the
+planner foretells by the engine's own calibration beside what came, and eager, the default grid and
+the planned one under the same load, in turns.
 
     python -m benchmarks.h200_baseline --counts shapes.csv --out OUT
+    python -m benchmarks.h200_baseline --counts shapes.csv --out OUT --simulated      a rehearsal
 
 ``shapes.csv``: the shapes of the traffic (``kind,size,count``), as benchmarks.h200_graphs writes
-them. The grid is planned from it, written into the artifact and kept with it.
+them. The grid is planned from it, written into the artifact and kept with it. Nothing else may
+use the GPU. ``--calibration FILE`` takes that one instead of measuring it.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -17,6 +21,7 @@ from pathlib import Path
 import yaml
 
 from benchmarks import _h200_artifacts as artifacts
+from benchmarks._h200_forecast import start_table
 
 ROOT = Path(__file__).resolve().parents[1]
 LOAD = {
@@ -25,6 +30,8 @@ LOAD = {
     "output_tokens": {"min": 48, "max": 96},
 }
 LOAD_S = 12
+# 28 layers of 8 KV heads of 128, in bfloat16: the probe knows it only where the artifact sets it.
+KV_BYTES_PER_TOKEN = 2 * 28 * 8 * 128 * 2
 
 
 def main() -> int:
@@ -32,23 +39,34 @@ def main() -> int:
     parser.add_argument("--counts", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "out")))
     parser.add_argument("--work", type=Path, default=Path(".h200-baseline"))
+    parser.add_argument("--calibration", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--simulated", action="store_true")
     given = parser.parse_args()
     work, out = given.work.absolute(), given.out.absolute()
     work.mkdir(parents=True, exist_ok=True)
     out.mkdir(parents=True, exist_ok=True)
     file, load = work / "artifact.yaml", work / "load.yaml"
-    file.write_text(yaml.safe_dump(_artifact(work), sort_keys=False))
+    runtime = _simulated() if given.simulated else _gpu(work)
+    file.write_text(yaml.safe_dump(_artifact(runtime), sort_keys=False))
     load.write_text(yaml.safe_dump(LOAD, sort_keys=False))
+    calibration = given.calibration or out / "calibration.json"
+    if given.calibration is None:
+        measure = ["grid", "calibrate", "--artifact", file, "--out", calibration]
+        _cli(work, [*measure, "--kv-bytes-per-token", KV_BYTES_PER_TOKEN], out / "calibrated.txt")
     planned = ["grid", "plan", "--counts", given.counts.absolute(), "--artifact", file]
+    planned += ["--calibration", calibration.absolute()]
+    _cli(work, [*planned, "--json"], out / "plan.json")
     _cli(work, [*planned, "--write", file], out / "plan.txt")
     measured = ["baseline", "run", file, "--load", load, "--for", f"{LOAD_S}s"]
     _cli(work, [*measured, "--repeats", given.repeats], out / "baseline.txt")
     _cli(work, ["baseline", "show", file, "--json"], out / "baseline.json")
+    plan, found = (json.loads((out / f"{name}.json").read_text()) for name in ("plan", "baseline"))
+    (out / "forecast.md").write_text(start_table(plan, found) + "\n")
     return 0
 
 
-def _artifact(work: Path) -> artifacts.Document:
+def _gpu(work: Path) -> artifacts.Document:
     model = work / "model"
     subprocess.run([sys.executable, ROOT / "tools" / "random_model.py", model], check=True)
     site = next(iter(os.environ.get("PYTHONPATH", "").split(os.pathsep)))
@@ -60,10 +78,22 @@ def _artifact(work: Path) -> artifacts.Document:
         fraction=0.2,
         warm=[1],
     )
-    runtime = engine.variant(
+    return engine.variant(
         model={"id": str(model), "revision": "random-weights"},
         graph={"mode": "FULL_AND_PIECEWISE", "capture_sizes": artifacts.NINE},
     )
+
+
+def _simulated() -> artifacts.Document:
+    return {
+        "engine": {"name": "simulated", "version": "0.25.1", "args": {"time_scale": 0.02}},
+        "model": {"id": "qwen", "revision": "random-weights"},
+        "graph": {"mode": "FULL_AND_PIECEWISE", "capture_sizes": artifacts.NINE},
+        "limits": {"max_num_seqs": 128, "max_num_batched_tokens": 8192, "max_model_len": 2048},
+    }
+
+
+def _artifact(runtime: artifacts.Document) -> artifacts.Document:
     return {
         "apiVersion": "canaryctl/v1",
         "kind": "RuntimeArtifact",
@@ -76,7 +106,7 @@ def _artifact(work: Path) -> artifacts.Document:
 
 
 def _cli(work: Path, arguments: Sequence[object], out: Path) -> None:
-    """Run a command, show what it says and keep it; SystemExit when it fails."""
+    """Run a command and keep what it says; SystemExit when it fails."""
     argv = [sys.executable, "-m", "canaryctl.controller.cli", *map(str, arguments)]
     env = {**os.environ, "CANARYCTL_STATE_DIR": str(work / "state")}
     done = subprocess.run(

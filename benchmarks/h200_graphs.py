@@ -44,6 +44,8 @@ from canaryctl.gates.sources.base import Target
 from canaryctl.gates.sources.scrape import ScrapeSource
 from canaryctl.runtimes.engines import registry
 from canaryctl.runtimes.engines.base import Launch
+from canaryctl.runtimes.grid.calibration import load_calibration, packaged
+from canaryctl.runtimes.grid.cost import CostModel
 from canaryctl.runtimes.machine import inspect_machine
 from canaryctl.runtimes.parity import ParityError, Side, measure
 from canaryctl.runtimes.placements.base import InstanceRequest, Liveness
@@ -77,6 +79,7 @@ class Options:
     cell_s: float
     limit_s: float
     parity: tuple[str, ...]
+    calibration: Path | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ class Bench:
         self._base = _simulated() if options.simulated else _gpu(options)
         self._engine = registry.engine(self._base["engine"]["name"])
         self._running: dict[str, Running] = {}
+        given = options.calibration
+        self._cost = CostModel(packaged() if given is None else load_calibration(given))
         self._grids = dict(GRIDS)
         self._run = f"{int(time.time())}"
         self.results: dict[str, Any] = {
@@ -201,7 +206,9 @@ class Bench:
 
     def _plan(self) -> None:
         running = self._running[WITH]
-        document = plan(self.options.out / COUNTS, running.spec, artifacts.NINE)
+        document = plan(
+            self.options.out / COUNTS, running.spec, artifacts.NINE, self.options.calibration
+        )
         self._grids[PLANNED] = {
             "mode": "FULL_AND_PIECEWISE",
             "capture_sizes": document["planned"]["sizes"],
@@ -298,7 +305,7 @@ class Bench:
     def _save(self) -> None:
         text = json.dumps(self.results, indent=1) + "\n"
         (self.options.out / "h200_graphs.json").write_text(text)
-        (self.options.out / "h200_graphs.md").write_text(page(self.results))
+        (self.options.out / "h200_graphs.md").write_text(page(self.results, self._cost))
 
     def close(self) -> None:
         for running in self._running.values():
@@ -323,7 +330,8 @@ other: the median and (least–most)."""
 FORECAST = """## The planner's forecast
 
 Predicted / measured: by `canaryctl grid plan` from the shapes of the trace on the default grid with
-the packaged calibration, and by the engine's log and the probe."""
+the calibration of {}, and by the engine's log and the probe. The mean step is over the graphs
+replayed, each by as many steps as there were."""
 
 
 PARITY = """## What they say
@@ -333,7 +341,7 @@ in small batches: prompts with another token anywhere, and the mean difference o
 before it. The eager runtime is asked in the same batches too, to see what the batch changes."""
 
 
-def page(results: Mapping[str, Any]) -> str:
+def page(results: Mapping[str, Any], cost: CostModel) -> str:
     engines = {n: e for n, e in results["engines"].items() if "steps" in e}
     parts = [
         "# Graphs by captured size",
@@ -347,7 +355,8 @@ def page(results: Mapping[str, Any]) -> str:
         asked = f"{found['requests']} requests, {found['failed']} of them failed"
         said = f"Mode {mode}; {asked}; ready after {found['ready_s']:.0f} s. Sizes: {sizes}."
         parts += [f"## {name}\n\n{said}", bucket_table(found)]
-    parts += [FORECAST, forecast_table(results["forecast"], engines)]
+    parts += [FORECAST.format(cost.calibration.whose)]
+    parts += [forecast_table(results["forecast"], engines, cost)]
     parts += [PARITY, parity_table(results["parity"])]
     parts += [OVERHEAD, overhead_table(results["overhead"])]
     if results["not_run"]:
@@ -409,6 +418,7 @@ def parse(argv: Sequence[str]) -> Options:
     parser.add_argument(
         "--parity", default="piecewise,default,nine,planned", help="who is asked for parity"
     )
+    parser.add_argument("--calibration", type=Path, help="of this engine, instead of the packaged")
     given = parser.parse_args(argv)
     return Options(
         out=given.out.absolute(),
@@ -419,6 +429,7 @@ def parse(argv: Sequence[str]) -> Options:
         cell_s=given.cell,
         limit_s=given.limit,
         parity=tuple(given.parity.split(",")),
+        calibration=given.calibration,
     )
 
 

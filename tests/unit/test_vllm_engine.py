@@ -154,6 +154,7 @@ def test_the_environment_makes_the_engine_tell() -> None:
     assert launch.pythonpath == (str(PROBE),)
     entry_points = next(PROBE.glob("canaryctl_probe-*.dist-info")) / "entry_points.txt"
     assert "canaryctl_probe.plugin:CanaryctlProbe" in entry_points.read_text()
+    assert "canaryctl_probe.start:say_in_full" in entry_points.read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,57 @@
+"""What a calibration foretells, beside what an engine was measured to take."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks._h200_buckets import table
+from canaryctl.runtimes.grid.cost import CostModel
+from canaryctl.runtimes.simulator.graphs import StepMode
+
+MIB = 1 << 20
+
+
+def start_table(plan: Mapping[str, Any], record: Mapping[str, Any]) -> str:
+    """``plan``: of `grid plan --json`; ``record``: of `baseline show --json`, whose engines were
+    started one after the other. Graph memory and capture time of the default and planned grid."""
+    said = {"default": plan["compared"]["default"], "planned": plan["planned"]}
+    started = {stage["name"]: stage["start"] for stage in record["stages"]}
+    rows = []
+    for name, forecast in said.items():
+        found = started[name]
+        graphs = found["memory_bytes"].get("graphs")
+        mib = None if graphs is None else graphs / MIB
+        capture = found["stage_s"].get("capture")
+        rows.append(
+            (
+                name,
+                str(forecast["graphs"]),
+                both(forecast["graph_mib"], mib, 1),
+                both(forecast["capture_s"], capture, 2),
+            )
+        )
+    return table(("grid", "graphs", "graph memory, MiB", "capture, s"), rows)
+
+
+def mean_step_s(
+    cost: CostModel, buckets: Sequence[Mapping[str, Any]]
+) -> tuple[float, float] | None:
+    """The mean step of decodes alone over the graphs replayed, foretold and measured: each bucket
+    by as many steps as there were. None where none was timed."""
+    timed = [row for row in buckets if row["step_s"] and row["pure"] and row["mode"] != "NONE"]
+    weight = sum(row["pure"] for row in timed)
+    if not weight:
+        return None
+    foretold = sum(
+        row["pure"] * cost.graph_s(StepMode(row["mode"]), row["bucket"], pure_decode=True)
+        for row in timed
+    )
+    return foretold / weight, sum(row["pure"] * row["step_s"] for row in timed) / weight
+
+
+def both(foretold: float | None, measured: float | None, digits: int) -> str:
+    if measured is None:
+        return "not said"
+    if foretold is None:
+        return f"{measured:.{digits}f}"
+    apart = f" ({foretold / measured - 1:+.0%})" if measured else ""
+    return f"{foretold:.{digits}f} / {measured:.{digits}f}{apart}"

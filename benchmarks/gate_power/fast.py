@@ -11,6 +11,7 @@ import sys
 import numpy as np
 from numba import njit
 
+from canaryctl.gates.rules.quantile_regression import LOW_PHI
 from canaryctl.gates.stats import block, edges, lr, mixture
 
 FAIL_GRID, PASS_GRID = np.array(lr.FAIL_GRID), np.array(lr.PASS_GRID)
@@ -181,7 +182,7 @@ def judge(canary, baseline, before, first, grid, look_s, p, r, m, method):  # ty
     history's past, zeros without one; ``grid``: edges, +Inf last; ``method``: (block_looks or 0
     for (A), φ, φ_U, 1 if a pass is on offer).
     """
-    block_looks, phi, phi_upper, passes = int(method[0]), method[1], method[2], method[3] > 0
+    block_looks, phi_upper, passes = int(method[0]), method[2], method[3] > 0
     likelihood = block_looks == 0
     looks = canary.shape[0]
     fail, pass_a, pass_b = np.zeros(8), np.zeros(8), np.zeros(8)
@@ -209,7 +210,7 @@ def judge(canary, baseline, before, first, grid, look_s, p, r, m, method):  # ty
         if likelihood:
             _likelihood(fail, FAIL_GRID, k_fail, k_b, n_c, n_b, phi_upper)
         if passes:
-            _likelihood(pass_a, PASS_GRID, k_pass, k_b, n_c, n_b, phi if likelihood else phi_upper)
+            _likelihood(pass_a, PASS_GRID, k_pass, k_b, n_c, n_b, max(phi_upper, LOW_PHI))
         if not likelihood:
             opened += np.array([k_fail, k_b, n_c, n_b, k_pass])
             open_looks += 1

@@ -5,6 +5,7 @@ from numba import njit
 
 from benchmarks.gate_power.fast import learned, low_edge, pasts, total
 from canaryctl.gates import history
+from canaryctl.gates.rules.quantile_regression import LOW_PHI
 from canaryctl.gates.stats import dependence
 
 NEAR, UPPER_90 = dependence._NEAR, dependence.UPPER_90
@@ -79,7 +80,7 @@ def learn(engines, grid, look_s, p, lengths, least):  # type: ignore[no-untyped-
         return np.array([4.0, 1.0, 1.0, 0.0])
     clamped = max(1.0, phi)
     upper = clamped * (1 + UPPER_90 * np.sqrt(2 / ((engines.shape[0] - 1) * blocks)))
-    if clamped <= 1.25:
+    if clamped <= LOW_PHI:
         return np.array([0.0, clamped, upper, 1.0])
     block = lengths[-1]
     for length in lengths:

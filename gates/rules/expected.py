@@ -171,7 +171,7 @@ def share_limit(rule: ShareLimit, share: float | Missing) -> RuleForecast:
             units = planner.bernoulli_needed(
                 theta=known if passing else worse,
                 s0=rule.limit,
-                climb=_climb(rule.bars, target),
+                climb=(rule.bars.log_pass if passing else rule.bars.log_fail) + planner.MIXING,
                 z=z,
                 phi=rule.phi,
             )
@@ -205,7 +205,7 @@ def rate_regression(
             rho0=1 + (max(rule.margin, rule.tolerance) if passing else rule.tolerance),
             share=share,
             s=known if passing else min(max(known, rule.rare), 0.5),
-            climb=_climb(rule.bars, target),
+            climb=climb(rule.bars, target),
             z=z,
             phi=rule.phi,
         )
@@ -223,8 +223,11 @@ def rate_regression(
     )
 
 
-def _climb(bars: Bars, target: Target) -> float:
-    return (bars.log_pass if target in PASSING else bars.log_fail) + planner.MIXING
+def climb(bars: Bars, target: Target) -> float:
+    """Of (A)."""
+    if target in PASSING:
+        return bars.log_pass + planner.MIXING_PASS
+    return bars.log_fail + planner.MIXING
 
 
 def _unseen(seen: Missing | None) -> Missing:
@@ -325,7 +328,7 @@ def _requests(
     rule: QuantileRegression, target: Target, placed: _Placed, share: float
 ) -> float | None:
     """(A). Its grid of alternatives ends: what lies beyond is no clearer to it."""
-    passing, method = target in PASSING, rule.method
+    passing = target in PASSING
     rho = min(max(placed.rho[target], lr.PASS_GRID[-1]), lr.FAIL_GRID[-1] * placed.rho0)
     if rho >= 1 if passing else rho <= placed.rho0:
         return None
@@ -334,9 +337,9 @@ def _requests(
         rho0=1.0 if passing else placed.rho0,
         share=share,
         s=placed.s or 1 - rule.p,
-        climb=_climb(rule.bars, target) + (0.0 if passing else planner.LATE),
+        climb=climb(rule.bars, target) + (0.0 if passing else planner.LATE),
         z=Z[target],
-        phi=method.phi if passing and method.block_looks is None else method.phi_upper,
+        phi=rule.method.phi_pass if passing else rule.method.phi_upper,
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from canaryctl.gates.needs import FAILING, PASSING, Amount, RuleForecast, Target
 from canaryctl.gates.readings import Buckets
 from canaryctl.gates.rules.bucket_speed import COVERED, LEARN_STEPS, RARE, BucketSpeed
-from canaryctl.gates.rules.expected import Z, beyond
+from canaryctl.gates.rules.expected import Z, beyond, climb
 from canaryctl.gates.samples import Missing
 from canaryctl.gates.stats import edges, lr, planner
 from canaryctl.gates.wording import percent
@@ -102,12 +102,11 @@ def _compared(rule: BucketSpeed, target: Target, odds: _Odds, share: float) -> f
     """Steps of the canary that are compared until ``target``. The grid of alternatives ends:
     what lies beyond is no clearer to it."""
     passing = target in PASSING
-    climb = (rule.bars.log_pass if passing else rule.bars.log_fail) + planner.MIXING
     return planner.requests_needed(
         rho=max(odds.rho, lr.PASS_GRID[-1]) if passing else odds.rho,
         share=share,
         s=odds.s,
-        climb=climb + (planner.LATE if target in FAILING else 0.0),
+        climb=climb(rule.bars, target) + (planner.LATE if target in FAILING else 0.0),
         z=Z[target],
         phi=rule.phi,
     )

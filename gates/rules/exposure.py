@@ -120,9 +120,9 @@ def _pass_requests(
         rho=rho,
         share=share,
         s=rate,
-        climb=rule.bars.log_pass + planner.MIXING,
+        climb=rule.bars.log_pass + planner.MIXING_PASS,
         z=planner.Z50,
-        phi=method.phi if method.block_looks is None else method.phi_upper,
+        phi=method.phi_pass,
     )
     if ratio is None or method.block_looks is None:
         return None if ratio is None else whole(ratio)

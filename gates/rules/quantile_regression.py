@@ -2,7 +2,7 @@
 
 Which process judges follows from the dependence that an A/A history shows (docs/gates.md):
 
-    φ ≤ 1.25    FAIL by (A) tempered by φ_U          PASS by (A) tempered by φ
+    φ ≤ 1.25    FAIL by (A) tempered by φ_U          PASS by (A) tempered by φ_U, 1.25 at least
     φ > 1.25    FAIL by (B), blocks of L*            PASS by (A, φ_U) and (B, L*) together
     unknown     FAIL by (B), blocks of four looks    no PASS
 
@@ -50,6 +50,13 @@ class Method:
             return cls(None, found.phi, found.phi_upper)
         looks = max(1, math.ceil(history.block_s(found) / look_s * (1 - 1e-9)))
         return cls(looks, found.phi, found.phi_upper)
+
+    @property
+    def phi_pass(self) -> float:
+        """What tempers (A) for a PASS, whose null is a canary slower by the margin: such a one is
+        busier, and its slow requests come in bursts that no history of equal engines shows, however
+        long it is. A larger φ passes less: ln mean exp(L/φ')·φ' falls as φ' grows."""
+        return max(self.phi_upper, LOW_PHI)
 
     @property
     def longest_block(self) -> int:
@@ -189,7 +196,7 @@ class QuantileRegression:
                 state["pass_a"],
                 lr.PASS_GRID,
                 Counts(k_pass, k_b, n_c, n_b),
-                phi=self.method.phi if low_phi else self.method.phi_upper,
+                phi=self.method.phi_pass,
             )
         if low_phi:
             return changed

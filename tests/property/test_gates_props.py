@@ -282,6 +282,25 @@ def test_whatever_comes_a_gate_answers_resumes_and_passes_nothing_unseen(
             assert known is not None or result.outcome is not Outcome.PASSED
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 300)), min_size=1, max_size=8),
+    st.floats(1, 5),
+    st.floats(1, 5),
+)
+def test_what_passes_at_a_larger_phi_passes_at_a_smaller_one(
+    looks: list[tuple[int, int]], phi: float, more: float
+) -> None:
+    """A power mean falls with its exponent: φ·ln mean exp(L/φ) does as φ grows."""
+
+    def evidence(phi: float) -> float:
+        logs = [0.0] * len(lr.PASS_GRID)
+        for k_c, k_b in looks:
+            logs = lr.update(logs, lr.PASS_GRID, Counts(k_c, k_b, 100, 900), phi=phi)
+        return mixture.log_mean_exp(logs)
+
+    assert evidence(phi * more) * more <= evidence(phi) + 1e-9
+
+
 @given(st.floats(1.05, 20), st.floats(0.05, 0.95), st.floats(0.1, 500), st.floats(1, 10))
 @settings(max_examples=60, deadline=None)
 def test_more_power_and_a_higher_bar_take_more_blocks(

@@ -13,6 +13,7 @@ from benchmarks.gate_power.binomial import Median, Rate, tail
 from benchmarks.gate_power.calibrate import p99
 from benchmarks.gate_power.campaign import Campaign, Case, Found
 from benchmarks.gate_power.counting import against_baseline, against_limit
+from benchmarks.gate_power.experiments import MARGINS
 from benchmarks.gate_power.forms import EXACT, FORMS
 from benchmarks.gate_power.independent import NONE, Independent, Slowdown, Tokens
 from benchmarks.gate_power.judges import JUDGES
@@ -42,6 +43,10 @@ def independent() -> dict[str, Found]:
             Independent(),
             (
                 Case("equal", NONE, 400, EXACT, judged=20),
+                *(
+                    Case(f"equal, margin {name}", NONE, 100, EXACT, margin=m)
+                    for name, m in MARGINS.items()
+                ),
                 Case("+10 %", Slowdown(1.1), 400, EXACT),
                 Case("+33 %", Slowdown(1.33), 200, EXACT),
                 Case("+50 %", Slowdown(1.5), 100, EXACT),
@@ -80,10 +85,10 @@ def test_equal_releases_pass_and_only_with_a_history(independent: dict[str, Foun
 
 def test_the_planner_says_what_is_measured(independent: dict[str, Found]) -> None:
     for _, case, passing, planned in plans():
-        if not passing:
-            median = independent[case].failed_after("p99")
-            assert median.lower <= 1.25 * planned
-            assert median.upper >= 0.75 * planned
+        found = independent[case]
+        median = found.passed_after("p99") if passing else found.failed_after("p99")
+        assert median.lower <= 1.25 * planned
+        assert median.upper >= 0.75 * planned
 
 
 def test_other_judges_fail_equal_releases(independent: dict[str, Found]) -> None:

@@ -42,6 +42,20 @@ def test_with_little_dependence_equal_arms_pass_and_say_what_is_excluded() -> No
     assert trial.until_failed(400).outcome is Outcome.FAILED  # a failure overrides a pass
 
 
+def test_a_pass_takes_as_much_as_the_most_dependence_that_the_rule_is_for() -> None:
+    """Which equal engines do not show: a canary slower by the margin queues more than they do."""
+
+    def evidence(phi: float, phi_upper: float) -> float:
+        found = Dependence(phi, phi_upper, block_looks=1, engines=10, blocks=12)
+        trial = Trial(name="ttft_p90", history=history_of(found), margin="46%", seed=3)
+        for _ in range(20):
+            result = trial.look()
+        return float(result.details["rules"][0]["log_e_pass"])
+
+    assert evidence(1.0, 1.0) == evidence(1.1, 1.2) == evidence(1.2, 1.25)
+    assert 0 < evidence(1.2, 1.5) < evidence(1.2, 1.25)
+
+
 def test_a_pass_that_was_given_is_kept() -> None:
     trial = Trial(name="ttft_p90", history=history_of(CALM), max_regression="46%", margin="60%")
     while trial.look().outcome is not Outcome.PASSED:

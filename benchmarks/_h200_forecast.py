@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks._h200_buckets import table
+from canaryctl.runtimes.grid.calibration import Calibration
 from canaryctl.runtimes.grid.cost import CostModel
 from canaryctl.runtimes.simulator.graphs import StepMode
 
@@ -30,6 +31,25 @@ def start_table(plan: Mapping[str, Any], record: Mapping[str, Any]) -> str:
             )
         )
     return table(("grid", "graphs", "graph memory, MiB", "capture, s"), rows)
+
+
+SHOWN_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def calibrations_table(engine: Calibration, torch: Calibration) -> str:
+    """Milliseconds of a step by size: the engine's, and those of the same layers in plain torch."""
+    modes = ("FULL", "PIECEWISE", "EAGER")
+    rows = [
+        (str(size), *(_measured_ms(of, mode, size) for mode in modes for of in (engine, torch)))
+        for size in SHOWN_SIZES
+    ]
+    head = [f"{mode}, {who}" for mode in modes for who in ("engine", "torch")]
+    return table(("sequences", *head), rows)
+
+
+def _measured_ms(of: Calibration, mode: str, size: int) -> str:
+    found = of.step_ms[mode].get(size)
+    return "–" if found is None else f"{found:.2f}"
 
 
 def mean_step_s(

@@ -21,7 +21,8 @@ from pathlib import Path
 import yaml
 
 from benchmarks import _h200_artifacts as artifacts
-from benchmarks._h200_forecast import start_table
+from benchmarks._h200_forecast import calibrations_table, start_table
+from canaryctl.runtimes.grid.calibration import load_calibration
 
 ROOT = Path(__file__).resolve().parents[1]
 LOAD = {
@@ -30,8 +31,24 @@ LOAD = {
     "output_tokens": {"min": 48, "max": 96},
 }
 LOAD_S = 12
-# 28 layers of 8 KV heads of 128, in bfloat16: the probe knows it only where the artifact sets it.
-KV_BYTES_PER_TOKEN = 2 * 28 * 8 * 128 * 2
+HEAD = """# Eager, the default grid and a planned one
+
+    python -m benchmarks.h200_baseline --counts shapes.csv --out OUT
+
+on a host with an H200, vLLM 0.25.1, torch 2.11.0+cu130 and the project on its PYTHONPATH. The model
+has the shape of Qwen3-0.6B and random weights. `shapes.csv` is what `benchmarks.h200_graphs` wrote
+of the default grid's steps. All three engines were up at once and loaded in turns, the first one
+changing from repeat to repeat: the median and (least–most). Memory before and after capture is all
+that the GPU had in use: by the engine and those that were started before it."""
+FORECAST = """## What the planner foretold
+
+By the calibration that the same command made first, of {0}. Its steps are within {1:.2g} ms (one
+standard deviation between engines that ran the same); its graphs were fitted within {2:.0%}, memory
+and capture time. Predicted / measured, from the log of each engine's start:"""
+TORCH = """## Engine and plain torch
+
+`canaryctl grid calibrate` with the engine, and `--torch` with layers of the same shape ({0}).
+Milliseconds of a step of decodes:"""
 
 
 def main() -> int:
@@ -41,6 +58,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=Path(".h200-baseline"))
     parser.add_argument("--calibration", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--starts", type=int, default=3, help="of each grid to calibrate with")
     parser.add_argument("--simulated", action="store_true")
     given = parser.parse_args()
     work, out = given.work.absolute(), given.out.absolute()
@@ -53,7 +71,7 @@ def main() -> int:
     calibration = given.calibration or out / "calibration.json"
     if given.calibration is None:
         measure = ["grid", "calibrate", "--artifact", file, "--out", calibration]
-        _cli(work, [*measure, "--kv-bytes-per-token", KV_BYTES_PER_TOKEN], out / "calibrated.txt")
+        _cli(work, [*measure, "--starts", given.starts], out / "calibrated.txt")
     planned = ["grid", "plan", "--counts", given.counts.absolute(), "--artifact", file]
     planned += ["--calibration", calibration.absolute()]
     _cli(work, [*planned, "--json"], out / "plan.json")
@@ -61,9 +79,28 @@ def main() -> int:
     measured = ["baseline", "run", file, "--load", load, "--for", f"{LOAD_S}s"]
     _cli(work, [*measured, "--repeats", given.repeats], out / "baseline.txt")
     _cli(work, ["baseline", "show", file, "--json"], out / "baseline.json")
-    plan, found = (json.loads((out / f"{name}.json").read_text()) for name in ("plan", "baseline"))
-    (out / "forecast.md").write_text(start_table(plan, found) + "\n")
+    if not given.simulated:
+        torch = ["grid", "calibrate", "--torch", sys.executable, "--option", "layers=28"]
+        _cli(work, [*torch, "--out", out / "torch.json"], out / "torch.txt")
+    (out / "h200_baseline.md").write_text(page(out, calibration))
     return 0
+
+
+def page(out: Path, calibration: Path) -> str:
+    """Of what was measured into ``out``."""
+    plan, record = (json.loads((out / f"{name}.json").read_text()) for name in ("plan", "baseline"))
+    engine = load_calibration(calibration)
+    parts = [
+        HEAD,
+        f"```\n{(out / 'baseline.txt').read_text().strip()}\n```",
+        FORECAST.format(engine.whose, engine.noise_ms, engine.graphs_error),
+        start_table(plan, record),
+    ]
+    torch = out / "torch.json"
+    if torch.exists():
+        plain = load_calibration(torch)
+        parts += [TORCH.format(plain.engine), calibrations_table(engine, plain)]
+    return "\n\n".join(parts) + "\n"
 
 
 def _gpu(work: Path) -> artifacts.Document:

@@ -77,10 +77,18 @@ def grids(runtime: RuntimeSpec) -> tuple[_Plan, ...]:
 
 
 def calibrate_engine(
-    runtime: RuntimeSpec, place: Placement, say: Say, *, kv_bytes_per_token: int | None
+    runtime: RuntimeSpec,
+    place: Placement,
+    say: Say,
+    *,
+    kv_bytes_per_token: int | None,
+    starts: int = 1,
 ) -> Calibration:
-    """Minutes: five starts. PermanentError where one does not come up, or runs other graphs than
-    were asked for."""
+    """Minutes: one start for each of five grids. With more ``starts`` those with graphs are
+    captured so often, and the median counts: how long it takes varies from one to the next.
+
+    PermanentError where one does not come up, or runs other graphs than were asked for.
+    """
     adapter = engine(runtime.engine.name)
     runs: list[MeasuredRun] = []
     eager_facts, prefill_us = None, 0.0
@@ -99,11 +107,19 @@ def calibrate_engine(
                 milliseconds = _batch_ms(batch, url, adapter.model_name(spec), spec, graphs, read)
                 steps.append((batch, milliseconds))
                 say(f"{plan.name}: {batch} sequences, {milliseconds:.2f} ms a step")
-            run = _run(plan, sizes, spec, steps, facts)
-            if run.graph_mib is not None and run.capture_s is not None:
-                graphs_said = f"{len(run.graphs.full) + len(run.graphs.piecewise)} graphs"
-                say(f"{plan.name}: {graphs_said}, {run.graph_mib:.1f} MiB, {run.capture_s:.3f} s")
-            runs.append(run)
+        if not spec.uses_graphs:
+            runs.append(MeasuredRun(plan.name, "NONE", (), spec.limits.max_num_seqs, steps))
+            continue
+        captures = [_capture(plan.name, facts)]
+        while len(captures) < starts:
+            again = f"{plan.name}-{len(captures) + 1}"
+            with _started(again, spec, adapter, place) as (_, facts, _):
+                captures.append(_capture(again, facts))
+        run = _run(plan, sizes, spec, steps, captures)
+        runs.append(run)
+        each = ", ".join(f"{seconds:.3f} s" for _, seconds in captures)
+        count = len(run.graphs.full) + len(run.graphs.piecewise)
+        say(f"{plan.name}: {count} graphs, {run.graph_mib:.1f} MiB, captured in {each}")
     if eager_facts is None or eager_facts.kv_cache_tokens is None:
         raise PermanentError("the eager engine's log does not say how many tokens its cache holds")
     return calibration_of(
@@ -112,10 +128,10 @@ def calibrate_engine(
             machine=_machine(adapter),
             engine=f"{adapter.name} {runtime.engine.version}",
             model=f"{runtime.model.id}, max_model_len {runtime.limits.max_model_len}",
-            method=f"one start a grid; per batch the median step as the engine counted it, "
-            f"{REPEATS} runs; prefill from the difference of two prompt lengths, graphs off",
+            method=f"per batch the median step as the engine counted it, {REPEATS} runs; graphs by "
+            f"the median of {starts} starts; prefill from the difference of two prompt lengths, "
+            "graphs off",
             assumed="",
-            noise_ms=0.0,
             prefill_us_per_token=prefill_us,
             kv_bytes_per_token=per_token,
             kv_cache_tokens=eager_facts.kv_cache_tokens,
@@ -178,7 +194,6 @@ def torch_calibration(found: dict[str, Any]) -> Calibration:
             method="plain torch CUDA graphs of layers with random weights, median step",
             assumed="steps without a graph are eager ones, not compiled; no sampling and no "
             "scheduler; the cache takes 90 % of free memory; prefill is no slower than launching",
-            noise_ms=0.0,
             prefill_us_per_token=0.0,
             kv_bytes_per_token=per_token,
             kv_cache_tokens=max(1, int(0.9 * found["free_bytes"] / per_token)),
@@ -276,26 +291,31 @@ def _middle(histogram: Histogram) -> float:
     raise AssertionError("a histogram ends with +Inf")
 
 
+def _capture(name: str, facts: LogFacts) -> tuple[float, float]:
+    """MiB and seconds of the graphs of one start."""
+    seconds = facts.stage_seconds.get("capture")
+    if facts.graph_bytes is None or seconds is None:
+        raise PermanentError(f"the log of {name} does not say what its graphs took")
+    return facts.graph_bytes / 2**20, seconds
+
+
 def _run(
     plan: _Plan,
     sizes: tuple[int, ...],
     spec: RuntimeSpec,
     steps: Sequence[tuple[int, float]],
-    facts: LogFacts,
+    captures: Sequence[tuple[float, float]],
 ) -> MeasuredRun:
-    if plan.graph.mode is GraphMode.NONE:
-        return MeasuredRun(plan.name, "NONE", (), spec.limits.max_num_seqs, steps)
-    seconds = facts.stage_seconds.get("capture")
-    if facts.graph_bytes is None or seconds is None:
-        raise PermanentError(f"the log of {plan.name} does not say what its graphs took")
+    """With the medians of what its starts said."""
+    graph_mib, capture_s = map(statistics.median, zip(*captures, strict=True))
     return MeasuredRun(
         plan.name,
         plan.graph.mode.value,
         sizes,
         spec.limits.max_num_seqs,
         steps,
-        facts.graph_bytes / 2**20,
-        seconds,
+        graph_mib,
+        capture_s,
     )
 
 
@@ -305,6 +325,8 @@ def _kv_bytes_per_token(scrape: Scrape, facts: LogFacts) -> int:
         for labels, size in memory.values.items():
             if dict(labels).get("kind") == "kv_cache":
                 return round(size / facts.kv_cache_tokens)
+    if facts.kv_cache_bytes and facts.kv_cache_tokens:
+        return round(facts.kv_cache_bytes / facts.kv_cache_tokens)
     raise InputError(
         "the engine does not say what a token of KV cache takes; give --kv-bytes-per-token "
         "(2 × layers × KV heads × head size × bytes of a number)"

@@ -60,6 +60,14 @@ def _graphs(
     return round(CostModel(found).graph_bytes(graphs)), f"the calibration of {found.whose}"
 
 
+LOGGED_BYTES: Final = {
+    "weights": "weights_bytes",
+    "kv_cache": "kv_cache_bytes",
+    "graphs": "graph_bytes",
+}
+"""What an engine's page may not say of its memory, by the fact that its log tells."""
+
+
 def measured(facts: Mapping[str, Any]) -> dict[str, float]:
     """Bytes by part, from what was learnt of an instance; what its engine did not say is absent.
 
@@ -67,7 +75,7 @@ def measured(facts: Mapping[str, Any]) -> dict[str, float]:
     of a GPU that others use too it is theirs as well.
     """
     said = {**(facts.get("memory_bytes") or {})}
-    for part, name in (("weights", "weights_bytes"), ("graphs", "graph_bytes")):
+    for part, name in LOGGED_BYTES.items():
         if part not in said and facts.get(name) is not None:
             said[part] = float(facts[name])
     found = {part: float(said[part]) for part in PARTS if part in said}

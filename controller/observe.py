@@ -295,6 +295,7 @@ def _facts(tracker: _Tracker) -> dict[str, Any]:
         "stage_seconds": dict(facts.stage_seconds),
         "graph_bytes": facts.graph_bytes,
         "weights_bytes": facts.weights_bytes,
+        "kv_cache_bytes": facts.kv_cache_bytes,
         "kv_cache_tokens": facts.kv_cache_tokens,
         "max_concurrency": facts.max_concurrency,
         "memory_bytes": tracker.memory_bytes or None,

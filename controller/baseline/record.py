@@ -40,6 +40,7 @@ class Start:
     max_concurrency: float | None  # the least of max_num_seqs and KV tokens / max_model_len
     reached: Mapping[str, str]
     warmed: Mapping[str, int]
+    beside_others: bool = False  # other engines were up: what the GPU has in use is theirs too
 
     @property
     def graph_bytes(self) -> float | None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from canaryctl.common.clock import Clock
 from canaryctl.common.errors import PermanentError
@@ -14,6 +15,7 @@ from canaryctl.controller.baseline.load import Load
 from canaryctl.controller.baseline.record import BaselineRecord, StageRecord, Start
 from canaryctl.controller.baseline.stages import Stage
 from canaryctl.controller.errors import NoGpuError
+from canaryctl.controller.memory import LOGGED_BYTES
 from canaryctl.gates.samples import Scrape
 from canaryctl.runtimes.load.generate import run_load
 from canaryctl.runtimes.load.report import Outcome
@@ -91,7 +93,12 @@ class BaselineRun:
 
     def _group(self, group: Sequence[_Stage]) -> None:
         """Engines that are up together."""
-        up = [(one, ready) for one in group if (ready := self._start(one)) is not None]
+        beside = len(group) > 1
+        up = [
+            (one, ready)
+            for one in group
+            if (ready := self._start(one, beside_others=beside)) is not None
+        ]
         for repeat in range(self._repeats):
             # Whoever is first meets another machine than the last: the order turns.
             turn = repeat % max(1, len(up))
@@ -101,7 +108,7 @@ class BaselineRun:
         for _, ready in up:
             self._engines.stop(ready.instance.id)
 
-    def _start(self, one: _Stage) -> Up | None:
+    def _start(self, one: _Stage, *, beside_others: bool) -> Up | None:
         begun = self._clock.now()
         try:
             up = self._engines.start(one.stage, self._start_limit_s)
@@ -110,7 +117,7 @@ class BaselineRun:
             self._say(f"{one.stage.name}: {one.fault}")
             return None
         scrape = self._engines.scrape(up)
-        one.start = started(up, scrape)
+        one.start = started(up, scrape, beside_others=beside_others)
         one.conditions = conditions(up, scrape, self._load.identity, simulated=self._simulated)
         took = (self._clock.now() - begun).total_seconds()
         self._say(f"{one.stage.name}: ready after {took:.1f} s")
@@ -138,13 +145,9 @@ class BaselineRun:
         )
 
 
-def started(up: Up, scrape: Scrape) -> Start:
+def started(up: Up, scrape: Scrape, *, beside_others: bool) -> Start:
     """What the start of an engine showed, from its log, its page and its warm-up."""
     facts, limits = up.instance.facts, up.stage.runtime.limits
-    memory = by_label(scrape.values.get(Signal.MEMORY), "kind")
-    for kind, name in (("graphs", "graph_bytes"), ("weights", "weights_bytes")):
-        if kind not in memory and facts.get(name) is not None:
-            memory[kind] = float(facts[name])
     tokens = facts.get("kv_cache_tokens") or _kv_tokens(scrape)
     warmed: dict[str, int] = {}
     for done in facts.get("warmup", ()):
@@ -157,12 +160,26 @@ def started(up: Up, scrape: Scrape) -> Start:
             **facts.get("stage_seconds", {}),
             **by_label(scrape.values.get(Signal.STARTUP), "stage"),
         },
-        memory_bytes=memory,
+        memory_bytes=memory_of(scrape, facts),
         kv_cache_tokens=tokens,
         max_concurrency=tokens and min(limits.max_num_seqs, tokens / limits.max_model_len),
         reached=reached(up.instance),
         warmed=warmed,
+        beside_others=beside_others,
     )
+
+
+def memory_of(scrape: Scrape, facts: Mapping[str, Any]) -> dict[str, float]:
+    """Bytes by kind, from an engine's page and from what its log told (``facts``)."""
+    memory = by_label(scrape.values.get(Signal.MEMORY), "kind")
+    for kind, name in LOGGED_BYTES.items():
+        if kind not in memory and facts.get(name) is not None:
+            memory[kind] = float(facts[name])
+    after, graphs = (memory.get(kind) for kind in ("gpu_used_after_capture", "graphs"))
+    if after is not None and graphs is not None:
+        # vLLM says how much less was free after the capture than before it, and not how much was.
+        memory.setdefault("gpu_used_before_capture", after - graphs)
+    return memory
 
 
 def conditions(up: Up, scrape: Scrape, traffic: str, *, simulated: bool) -> dict[str, str | None]:

@@ -17,8 +17,8 @@ class Summary:
     """Over the repeats of a stage; None: one of them does not know it.
 
     ``latency``: "ttft p99" and the like, seconds. ``graphs``: shares by name. Per GiB: of what
-    the engine's process took of the GPU after capture, or of weights, graphs and KV cache where
-    the engine says no more.
+    was in use of the GPU after capture, or of weights, graphs and KV cache where the engine says no
+    more, or others used the GPU too.
     """
 
     latency: Mapping[str, Spread | None]
@@ -54,7 +54,8 @@ def summary_of(stage: StageRecord) -> Summary:
 def memory_gib(stage: StageRecord) -> float | None:
     """What the engine takes of the GPU, in GiB."""
     said = stage.start.memory_bytes if stage.start is not None else {}
-    if "gpu_used_after_capture" in said:
+    alone = stage.start is None or not stage.start.beside_others
+    if alone and "gpu_used_after_capture" in said:
         return said["gpu_used_after_capture"] / GIB
     parts = [said.get(kind) for kind in ("weights", "graphs", "kv_cache")]
     if stage.mode == "NONE" and parts[1] is None:

@@ -238,12 +238,15 @@ def drift(
               help="With --torch: layers=28, hidden=1024, … of the model's shape.")  # fmt: skip
 @click.option("--kv-bytes-per-token", type=click.IntRange(min=1),
               help="Where the engine does not say.")  # fmt: skip
+@click.option("--starts", type=click.IntRange(min=1), default=1, show_default=True,
+              help="With --artifact: of each grid; the median capture counts.")  # fmt: skip
 @click.option("--out", type=Path, required=True, metavar="FILE", help="Write the calibration.")
 def calibrate(
     artifact: Path | None,
     python: str | None,
     options: tuple[str, ...],
     kv_bytes_per_token: int | None,
+    starts: int,
     out: Path,
 ) -> None:
     """Measure what steps and graphs cost, for --calibration.
@@ -266,9 +269,13 @@ def calibrate(
             placement("process", Settings.from_environment().state_dir),
             lambda line: click.echo(line, err=True),
             kv_bytes_per_token=kv_bytes_per_token,
+            starts=starts,
         )
     out.write_text(found.to_json(), "utf-8")
-    click.echo(f"{out}: {found.whose}; graphs fitted within {found.graphs_error:.1%}")
+    click.echo(
+        f"{out}: {found.whose}; steps within {found.noise_ms:.2g} ms (one standard deviation), "
+        f"graphs fitted within {found.graphs_error:.1%}"
+    )
 
 
 _DEFAULTS = {

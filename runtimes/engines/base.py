@@ -70,6 +70,7 @@ class LogFacts:
     stage_seconds: Mapping[str, float] = field(default_factory=dict)  # load, compile, capture, init
     graph_bytes: int | None = None
     weights_bytes: int | None = None
+    kv_cache_bytes: int | None = None
     kv_cache_tokens: int | None = None
     max_concurrency: float | None = None  # at max_model_len tokens a request
     out_of_memory: tuple[str, ...] = ()  # the lines that said so

@@ -26,6 +26,7 @@ _COMPILED = re.compile(
     r"torch\.compile (?:takes|took|and initial profiling/warmup run together took) ([\d.]+) s"
 )
 _CAPTURED = re.compile(r"Graph capturing finished in ([\d.]+) secs, took (-?[\d.]+) GiB")
+_KV_BYTES = re.compile(r"Available KV cache memory: ([\d.]+) GiB")
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 _CONCURRENCY = re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x")
 _INITIALISED = re.compile(r"init engine \(.*?\) took ([\d.]+) s")
@@ -76,6 +77,7 @@ class _Reader(LogReader):
     def __init__(self) -> None:
         super().__init__()
         self._graph_bytes: int | None = None
+        self._kv_bytes: int | None = None
         self._concurrency: float | None = None
         self._initialised = False
         self._suspects: list[str] = []  # exceptions logged while starting: causes if it ends so
@@ -95,6 +97,7 @@ class _Reader(LogReader):
             stage_seconds=dict(self._seconds),
             graph_bytes=self._graph_bytes,
             weights_bytes=self._weights_bytes,
+            kv_cache_bytes=self._kv_bytes,
             kv_cache_tokens=self._kv_tokens,
             max_concurrency=self._concurrency,
             out_of_memory=tuple(self._out_of_memory),
@@ -122,6 +125,9 @@ class _Reader(LogReader):
             # Memory freed meanwhile can make vLLM's own difference negative.
             self._graph_bytes = max(self._graph_bytes or 0, bytes_of_gib(found.group(2)))
             self._complete(Stage.CAPTURED)
+        if found := _KV_BYTES.search(line):
+            room = bytes_of_gib(found.group(1))
+            self._kv_bytes = room if self._kv_bytes is None else min(self._kv_bytes, room)
         if found := _KV_TOKENS.search(line):
             tokens = int(found.group(1).replace(",", ""))
             self._kv_tokens = tokens if self._kv_tokens is None else min(self._kv_tokens, tokens)

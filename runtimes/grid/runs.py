@@ -7,6 +7,8 @@ without a graph.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean
 
 from canaryctl.common.errors import InputError
 from canaryctl.runtimes.grid.calibration import GRAPH_KINDS, Calibration
@@ -43,14 +45,14 @@ class About:
     model: str
     method: str
     assumed: str
-    noise_ms: float
     prefill_us_per_token: float
     kv_bytes_per_token: int
     kv_cache_tokens: int
 
 
 def calibration_of(runs: Iterable[MeasuredRun], about: About) -> Calibration:
-    """InputError where the runs leave a mode without a point, or a graph's cost undetermined."""
+    """InputError where the runs leave a mode without a point, a graph's cost undetermined, or no
+    batch that ran twice, so that nothing tells the noise."""
     runs = tuple(runs)
     points: dict[str, dict[int, list[float]]] = {
         mode: {} for mode in ("FULL", "PIECEWISE", "NONE", "EAGER")
@@ -72,7 +74,7 @@ def calibration_of(runs: Iterable[MeasuredRun], about: About) -> Calibration:
         model=about.model,
         method=about.method,
         assumed=about.assumed,
-        noise_ms=about.noise_ms,
+        noise_ms=_noise_ms(points),
         step_ms={mode: _means(found) for mode, found in points.items()},
         prefill_us_per_token=about.prefill_us_per_token,
         graphs=dict.fromkeys(GRAPH_KINDS, fit.cost),
@@ -96,6 +98,18 @@ def _captured(run: MeasuredRun) -> CaptureRun:
     if run.graph_mib is None or run.capture_s is None:
         raise InputError(f"run {run.name} has graphs, but not what they took")
     return CaptureRun(run.name, run.graphs.full, run.graphs.piecewise, run.graph_mib, run.capture_s)
+
+
+def _noise_ms(points: Mapping[str, Mapping[int, Sequence[float]]]) -> float:
+    """The standard deviation of one engine's step about the mean of all that ran the same."""
+    repeated = [v for found in points.values() for v in found.values() if len(v) > 1]
+    if not repeated:
+        raise InputError(
+            "no batch ran in the same mode and size twice: nothing tells the noise; "
+            "expected runs whose grids share sizes"
+        )
+    squares = sum((ms - fmean(values)) ** 2 for values in repeated for ms in values)
+    return round(sqrt(squares / sum(len(values) - 1 for values in repeated)), 4)
 
 
 def _means(found: Mapping[int, Sequence[float]]) -> dict[int, float]:

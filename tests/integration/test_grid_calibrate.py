@@ -30,11 +30,16 @@ def test_the_simulated_engines_costs_are_found_again(tmp_path: Path) -> None:
     artifact.write_text(ARTIFACT)
     cli = Cli(tmp_path / "state")
     done = cli.run(
-        "grid", "calibrate", "--artifact", artifact, "--kv-bytes-per-token", "114688", "--out", out
-    )
+        "grid", "calibrate", "--artifact", artifact, "--kv-bytes-per-token", "114688", "--out", out,
+        "--starts", "2",
+    )  # fmt: skip
     assert done.code == 0, done.err
     assert "a simulated GPU" in done.out
+    captured = [line for line in done.err.splitlines() if "captured in" in line]
+    assert [line.count(" s") for line in captured] == [2, 2, 2, 2], done.err
     found, cost = load_calibration(out), calibrated()
+    assert 0 <= found.noise_ms < 0.2
+    assert f"steps within {found.noise_ms:.2g} ms" in done.out
     for size in (1, 4, 8):
         assert found.step_ms["FULL"][size] == pytest.approx(cost.full.at(size) * 1000, rel=0.06)
         assert found.step_ms["PIECEWISE"][size] == pytest.approx(
@@ -60,8 +65,10 @@ def test_the_five_grids_tell_costs_apart() -> None:
     assert plans["eager"].graph.mode == "NONE"
 
 
-def _run(name: str, mode: str, sizes: list[int], mib: float, seconds: float) -> dict[str, object]:
-    steps = [[size, 2.0] for size in sizes]
+def _run(
+    name: str, mode: str, sizes: list[int], mib: float, seconds: float, step_ms: float = 2.0
+) -> dict[str, object]:
+    steps = [[size, step_ms] for size in sizes]
     return {
         "name": name, "mode": mode, "sizes": sizes, "step_ms": steps,
         "graph_mib": mib, "capture_s": seconds,
@@ -80,8 +87,28 @@ def test_plain_torchs_document_makes_a_calibration() -> None:
         {"machine": "a GPU", "engine": "torch", "free_bytes": 10**9, "shape": SHAPE, "runs": runs}
     )
     assert found.step_ms["NONE"] == {64: 10.0}
+    assert found.noise_ms == 0.0
     assert found.kv_bytes_per_token == 2 * 2 * 2 * 16 * 2
     assert "not compiled" in found.assumed
+
+
+def test_the_noise_is_how_far_engines_that_ran_the_same_are_apart() -> None:
+    eager: dict[str, object] = {
+        "name": "eager", "mode": "NONE", "sizes": [], "step_ms": [[1, 9.0], [64, 10.0]],
+    }  # fmt: skip
+    sizes = [1, 2, 4]
+    runs = [
+        eager,
+        _run("default", "FULL_AND_PIECEWISE", sizes, 120.0, 2.0, 2.0),
+        _run("piecewise", "PIECEWISE", [*sizes, 64], 60.0, 1.0),
+        _run("few", "FULL_AND_PIECEWISE", sizes, 90.0, 1.4, 2.6),
+    ]
+    document = {"machine": "a GPU", "engine": "torch", "free_bytes": 10**9, "shape": SHAPE}
+    found = torch_calibration({**document, "runs": runs})
+    assert found.noise_ms == pytest.approx(0.6 / 2**0.5, abs=1e-3)
+    apart = [*runs[:-1], _run("few", "FULL_AND_PIECEWISE", [8, 16], 90.0, 1.4)]
+    with pytest.raises(InputError, match="nothing tells the noise"):
+        torch_calibration({**document, "runs": apart})
 
 
 def test_without_a_gpu_plain_torch_captures_nothing() -> None:

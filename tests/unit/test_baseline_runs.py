@@ -33,6 +33,7 @@ from canaryctl.controller.baseline.record import (
     load_record,
     store_record,
 )
+from canaryctl.controller.baseline.run import memory_of
 from canaryctl.controller.baseline.stages import stages_of
 from canaryctl.controller.baseline.summary import memory_gib, summary_of
 from canaryctl.gates.samples import Histogram, Missing, Scrape, Series, Value
@@ -271,9 +272,31 @@ def test_figures_per_gib() -> None:
     assert found.latency["itl p99"] is None
     measured_whole = replace(START, memory_bytes={"gpu_used_after_capture": 3.0 * GIB})
     assert memory_gib(replace(STAGE, start=measured_whole)) == 3.0
+    # Beside other engines the GPU's use is theirs too, and the parts count.
+    shared = replace(START, beside_others=True)
+    parts = {**START.memory_bytes, "gpu_used_after_capture": 30.0 * GIB}
+    assert memory_gib(replace(STAGE, start=replace(shared, memory_bytes=parts))) == 4.0
+    alone = replace(shared, beside_others=False, memory_bytes=parts)
+    assert memory_gib(replace(STAGE, start=alone)) == 30.0
     graphless = replace(START, memory_bytes={"weights": 1.0 * GIB, "kv_cache": 1.0 * GIB})
     assert memory_gib(replace(STAGE, start=graphless)) is None
     assert memory_gib(replace(STAGE, start=graphless, mode="NONE")) == 2.0
+
+
+def test_what_an_engine_leaves_unsaid_of_its_memory_is_in_its_log() -> None:
+    page = Series({(("kind", "gpu_used_after_capture"),): 30.0 * GIB})
+    logged = {"weights_bytes": GIB, "kv_cache_bytes": 26 * GIB, "graph_bytes": GIB // 4}
+    found = memory_of(scrape(0.0, memory=page), logged)
+    assert found == {
+        "weights": GIB,
+        "kv_cache": 26 * GIB,
+        "graphs": GIB / 4,
+        "gpu_used_after_capture": 30 * GIB,
+        "gpu_used_before_capture": 29.75 * GIB,
+    }
+    # Without graphs nothing was captured: there is no before.
+    eager = memory_of(scrape(0.0, memory=page), {"weights_bytes": GIB})
+    assert "gpu_used_before_capture" not in eager
 
 
 def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def test_the_log_tells_stages_memory_and_capacity() -> None:
     assert graphs.graph_bytes == pytest.approx(246 * MIB, rel=0.03)
     assert graphs.weights_bytes == pytest.approx(1147 * MIB, rel=0.03)
     assert graphs.kv_cache_tokens == 243_616
+    assert graphs.kv_cache_bytes == pytest.approx(26.02 * 1024 * MIB, rel=1e-3)
     assert not graphs.out_of_memory
 
 

@@ -321,6 +321,21 @@ def without_probe(launch: Launch) -> Launch:
     return replace(launch, argv=argv, pythonpath=())
 
 
+HEAD = """# Graphs by captured size
+
+Real vLLM on a GPU, one command:
+
+    python -m benchmarks.h200_graphs --out OUT
+
+on a host with vLLM 0.25.1, torch 2.11.0+cu130 and the project on its PYTHONPATH (six engines at
+once, eight minutes; `--calibration` of `benchmarks.h200_baseline`). The model has the shape of
+Qwen3-0.6B and random weights. Memory and time of a capture are shown for the engine that was
+started alone.
+
+Machine: {}.
+
+The same requests on each runtime, in turns. Shares are of steps of decodes alone."""
+
 OVERHEAD = """## What the probe costs
 
 TPOT p50 of the default grid with the probe and without, measured in pairs one right after the
@@ -330,8 +345,8 @@ other: the median and (least–most)."""
 FORECAST = """## The planner's forecast
 
 Predicted / measured: by `canaryctl grid plan` from the shapes of the trace on the default grid with
-the calibration of {}, and by the engine's log and the probe. The mean step is over the graphs
-replayed, each by as many steps as there were."""
+the calibration of {} (steps within {:.2g} ms), and by the engine's log and the probe. The mean step
+is over the graphs replayed, each by as many steps as there were."""
 
 
 PARITY = """## What they say
@@ -344,9 +359,7 @@ before it. The eager runtime is asked in the same batches too, to see what the b
 def page(results: Mapping[str, Any], cost: CostModel) -> str:
     engines = {n: e for n, e in results["engines"].items() if "steps" in e}
     parts = [
-        "# Graphs by captured size",
-        f"Machine: {results['machine']}.",
-        "The same requests on each runtime, in turns. Shares are of steps of decodes alone.",
+        HEAD.format(results["machine"]),
         summary_table(engines),
     ]
     for name, found in engines.items():
@@ -355,7 +368,7 @@ def page(results: Mapping[str, Any], cost: CostModel) -> str:
         asked = f"{found['requests']} requests, {found['failed']} of them failed"
         said = f"Mode {mode}; {asked}; ready after {found['ready_s']:.0f} s. Sizes: {sizes}."
         parts += [f"## {name}\n\n{said}", bucket_table(found)]
-    parts += [FORECAST.format(cost.calibration.whose)]
+    parts += [FORECAST.format(cost.calibration.whose, cost.calibration.noise_ms)]
     parts += [forecast_table(results["forecast"], engines, cost)]
     parts += [PARITY, parity_table(results["parity"])]
     parts += [OVERHEAD, overhead_table(results["overhead"])]
@@ -380,8 +393,8 @@ def _machine(base: Mapping[str, Any]) -> str:
 
 def _gpu(options: Options) -> dict[str, Any]:
     model = options.work / "model"
-    tool = [sys.executable, str(ROOT / "tools" / "random_model.py"), str(model)]
-    subprocess.run(tool, check=True)
+    for tool in ("random_model.py", "random_weights.py"):
+        subprocess.run([sys.executable, str(ROOT / "tools" / tool), str(model)], check=True)
     site = next(iter(os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     engine = artifacts.gpu_engine(
         [sys.executable],
@@ -391,7 +404,7 @@ def _gpu(options: Options) -> dict[str, Any]:
         fraction=options.fraction,
         warm=[1],
     )
-    return engine.variant(args={"kv-cache-memory-bytes": KV_CACHE_BYTES})
+    return engine.variant(args={"kv-cache-memory-bytes": KV_CACHE_BYTES, "load-format": "auto"})
 
 
 def _simulated() -> dict[str, Any]:

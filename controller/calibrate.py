@@ -39,7 +39,7 @@ TORCH_SCRIPT: Final = (
 )
 START_S: Final = 900.0
 BATCH_S: Final = 180.0
-REPEATS: Final = 3
+ROUNDS: Final = 5
 _FEW: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48)
 _BATCHES: Final = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 _DENSE: Final = 64
@@ -102,11 +102,16 @@ def calibrate_engine(
                 prefill_us = _prefill_us(url, adapter.model_name(spec), spec)
             sizes = adapter.resolved_grid(spec)
             graphs = GraphSet.of(plan.graph.mode.value, sizes, spec.limits.max_num_seqs)
-            steps = []
+            visit = _Visits(url, adapter.model_name(spec), spec, graphs, read)
             for batch in plan.batches:
-                milliseconds = _batch_ms(batch, url, adapter.model_name(spec), spec, graphs, read)
-                steps.append((batch, milliseconds))
-                say(f"{plan.name}: {batch} sequences, {milliseconds:.2f} ms a step")
+                visit.run(batch)  # the first one compiles and allocates
+            # Round after round, so that a slow spell of the machine is not one size's own.
+            rounds = [[visit.timed_ms(batch) for batch in plan.batches] for _ in range(ROUNDS)]
+            steps = []
+            for batch, found in zip(plan.batches, zip(*rounds, strict=True), strict=True):
+                steps.append((batch, statistics.median(found)))
+                spread = f"{min(found):.2f}–{max(found):.2f}"
+                say(f"{plan.name}: {batch} sequences, {steps[-1][1]:.2f} ms a step ({spread})")
         if not spec.uses_graphs:
             runs.append(MeasuredRun(plan.name, "NONE", (), spec.limits.max_num_seqs, steps))
             continue
@@ -128,9 +133,9 @@ def calibrate_engine(
             machine=_machine(adapter),
             engine=f"{adapter.name} {runtime.engine.version}",
             model=f"{runtime.model.id}, max_model_len {runtime.limits.max_model_len}",
-            method=f"per batch the median step as the engine counted it, {REPEATS} runs; graphs by "
-            f"the median of {starts} starts; prefill from the difference of two prompt lengths, "
-            "graphs off",
+            method=f"per batch the median step as the engine counted it, in {ROUNDS} rounds; "
+            f"graphs by the median of {starts} starts; prefill from the difference of two prompt "
+            "lengths, graphs off",
             assumed="",
             prefill_us_per_token=prefill_us,
             kv_bytes_per_token=per_token,
@@ -241,29 +246,32 @@ def _started(
             time.sleep(0.2)
 
 
-def _batch_ms(
-    batch: int,
-    url: str,
-    model: str,
-    spec: RuntimeSpec,
-    graphs: GraphSet,
-    read: Callable[[], Scrape],
-) -> float:
-    """The median step of ``batch`` sequences decoding together."""
-    plan = WarmupPlan(decode_buckets=(batch,), repeat_per_bucket=REPEATS)
-    batches = plan_requests(plan, spec.limits)
-    for timed in (False, True):  # the first visit compiles and allocates
-        before = read()
-        run = WarmupRun(url, model, batches, batch_timeout_s=BATCH_S)
-        progress = run.wait(BATCH_S * REPEATS)
+@dataclass(frozen=True, slots=True)
+class _Visits:
+    """Batches of sequences that decode together on one engine."""
+
+    url: str
+    model: str
+    spec: RuntimeSpec
+    graphs: GraphSet
+    read: Callable[[], Scrape]
+
+    def run(self, batch: int) -> None:
+        plan = WarmupPlan(decode_buckets=(batch,), repeat_per_bucket=1)
+        batches = plan_requests(plan, self.spec.limits)
+        run = WarmupRun(self.url, self.model, batches, batch_timeout_s=BATCH_S)
+        progress = run.wait(BATCH_S)
         if progress.state is not WarmupState.DONE:
             run.cancel()
             raise PermanentError(f"{batch} sequences: {progress.reason or 'not done in time'}")
-        if timed:
-            found = delta(before, read())
-            expected = graphs.dispatch(batch, pure_decode=True)
-            return _median_ms(found, expected.mode.value, expected.bucket, batch)
-    raise AssertionError("unreachable")
+
+    def timed_ms(self, batch: int) -> float:
+        """The median step."""
+        before = self.read()
+        self.run(batch)
+        expected = self.graphs.dispatch(batch, pure_decode=True)
+        found = delta(before, self.read())
+        return _median_ms(found, expected.mode.value, expected.bucket, batch)
 
 
 def _median_ms(found: object, mode: str, bucket: int, batch: int) -> float:

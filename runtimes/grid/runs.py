@@ -2,16 +2,18 @@
 
 A run says which grid it had, what its graphs took, and the time of decode steps by batch. Under
 each mode, a batch is a point of the padded size that it replayed; beyond the grid it is a point
-without a graph.
+without a graph. One process may be slower than another at everything: under each mode the runs are
+brought to the level of the one with the most points, by the median ratio at the sizes they share,
+so that two sizes differ by what their graphs need and not by who ran them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from statistics import fmean
+from statistics import fmean, median
 
 from canaryctl.common.errors import InputError
-from canaryctl.runtimes.grid.calibration import GRAPH_KINDS, Calibration
+from canaryctl.runtimes.grid.calibration import GRAPH_KINDS, STEP_MODES, Calibration
 from canaryctl.runtimes.grid.fit import CaptureRun, fit_graph_cost
 from canaryctl.runtimes.simulator.graphs import GraphSet, StepMode
 
@@ -54,14 +56,8 @@ def calibration_of(runs: Iterable[MeasuredRun], about: About) -> Calibration:
     """InputError where the runs leave a mode without a point, a graph's cost undetermined, or no
     batch that ran twice, so that nothing tells the noise."""
     runs = tuple(runs)
-    points: dict[str, dict[int, list[float]]] = {
-        mode: {} for mode in ("FULL", "PIECEWISE", "NONE", "EAGER")
-    }
-    for run in runs:
-        for batch, milliseconds in run.step_ms:
-            mode, size = _place(run, batch)
-            points[mode].setdefault(size, []).append(milliseconds)
-    missing = [mode for mode, found in points.items() if not found]
+    by_run = {mode: _by_run(runs, mode) for mode in STEP_MODES}
+    missing = [mode for mode, found in by_run.items() if not found]
     if missing:
         raise InputError(
             f"no step ran {' or '.join(missing)}: expected runs with graphs of both modes, one "
@@ -74,14 +70,55 @@ def calibration_of(runs: Iterable[MeasuredRun], about: About) -> Calibration:
         model=about.model,
         method=about.method,
         assumed=about.assumed,
-        noise_ms=_noise_ms(points),
-        step_ms={mode: _means(found) for mode, found in points.items()},
+        noise_ms=_noise_ms(by_run.values()),
+        step_ms={mode: _means(_gathered(_levelled(found))) for mode, found in by_run.items()},
         prefill_us_per_token=about.prefill_us_per_token,
         graphs=dict.fromkeys(GRAPH_KINDS, fit.cost),
         graphs_error=round(fit.error, 4),
         kv_bytes_per_token=about.kv_bytes_per_token,
         kv_cache_tokens=about.kv_cache_tokens,
     )
+
+
+Points = Mapping[int, Sequence[float]]
+"""Size → milliseconds, as often as it was measured."""
+
+
+def _by_run(runs: Sequence[MeasuredRun], mode: str) -> list[Points]:
+    """The points that each run has of the mode; none of a run that has none."""
+    found: list[Points] = []
+    for run in runs:
+        points: dict[int, list[float]] = {}
+        for batch, milliseconds in run.step_ms:
+            placed, size = _place(run, batch)
+            if placed == mode:
+                points.setdefault(size, []).append(milliseconds)
+        if points:
+            found.append(points)
+    return found
+
+
+def _levelled(found: Sequence[Points]) -> list[Points]:
+    """All as fast as the run with the most points is, where they share sizes with it."""
+    level = max(found, key=len)
+    return [_scaled(points, _ratio(level, points)) for points in found]
+
+
+def _ratio(level: Points, points: Points) -> float:
+    shared = level.keys() & points.keys()
+    return median(fmean(level[size]) / fmean(points[size]) for size in shared) if shared else 1.0
+
+
+def _scaled(points: Points, by: float) -> Points:
+    return {size: [by * value for value in values] for size, values in points.items()}
+
+
+def _gathered(found: Iterable[Points]) -> Points:
+    points: dict[int, list[float]] = {}
+    for one in found:
+        for size, values in one.items():
+            points.setdefault(size, []).extend(values)
+    return points
 
 
 def _place(run: MeasuredRun, batch: int) -> tuple[str, int]:
@@ -100,9 +137,10 @@ def _captured(run: MeasuredRun) -> CaptureRun:
     return CaptureRun(run.name, run.graphs.full, run.graphs.piecewise, run.graph_mib, run.capture_s)
 
 
-def _noise_ms(points: Mapping[str, Mapping[int, Sequence[float]]]) -> float:
-    """The standard deviation of one engine's step about the mean of all that ran the same."""
-    repeated = [v for found in points.values() for v in found.values() if len(v) > 1]
+def _noise_ms(modes: Iterable[Sequence[Points]]) -> float:
+    """The standard deviation of one engine's step about the mean of all that ran the same, before
+    they are levelled: another engine is as far off."""
+    repeated = [v for found in modes for v in _gathered(found).values() if len(v) > 1]
     if not repeated:
         raise InputError(
             "no batch ran in the same mode and size twice: nothing tells the noise; "
@@ -112,5 +150,5 @@ def _noise_ms(points: Mapping[str, Mapping[int, Sequence[float]]]) -> float:
     return round(sqrt(squares / sum(len(values) - 1 for values in repeated)), 4)
 
 
-def _means(found: Mapping[int, Sequence[float]]) -> dict[int, float]:
+def _means(found: Points) -> dict[int, float]:
     return {size: round(sum(values) / len(values), 4) for size, values in sorted(found.items())}

@@ -106,6 +106,10 @@ def test_the_noise_is_how_far_engines_that_ran_the_same_are_apart() -> None:
     document = {"machine": "a GPU", "engine": "torch", "free_bytes": 10**9, "shape": SHAPE}
     found = torch_calibration({**document, "runs": runs})
     assert found.noise_ms == pytest.approx(0.6 / 2**0.5, abs=1e-3)
+    # Slower at everything, one is brought to the other's level, and so is what it alone ran.
+    slower = {**runs[-1], "sizes": [*sizes, 8], "step_ms": [[1, 2.6], [4, 2.6], [8, 3.9]]}
+    again = torch_calibration({**document, "runs": [*runs[:-1], slower]})
+    assert again.step_ms["FULL"] == pytest.approx({1: 2.0, 2: 2.0, 4: 2.0, 8: 3.0})
     apart = [*runs[:-1], _run("few", "FULL_AND_PIECEWISE", [8, 16], 90.0, 1.4)]
     with pytest.raises(InputError, match="nothing tells the noise"):
         torch_calibration({**document, "runs": apart})

@@ -11,7 +11,7 @@ from canaryctl.gates.sources.exposition import read_page
 from canaryctl.runtimes.engines.vllm import VllmEngine
 
 RECORD = Path(__file__).parents[1] / "data" / "vllm" / "0.25.1-h200" / "probe-planned.txt.gz"
-SIZES = [5, 17, 19, 23, 28, 40, 56, 80, 104, 192, 258, 414]
+SIZES = [1, 4, 5, 6, 7, 8, 10, 48, 64, 76, 83, 100, 148, 186, 251, 366]
 
 
 @pytest.fixture(scope="module")
@@ -74,4 +74,4 @@ def test_a_decode_step_takes_milliseconds_and_a_larger_size_no_less(
         if dict(labels)["mode"] == "FULL" and h.count > 100
     }
     assert all(0.001 < seconds < 0.006 for seconds in mean.values()), mean
-    assert mean[5] < mean[17] < mean[40]
+    assert mean[1] < mean[10] < mean[48], mean

@@ -50,6 +50,14 @@ def test_the_log_tells_stages_memory_and_capacity() -> None:
     assert not graphs.out_of_memory
 
 
+def test_the_probe_has_the_core_say_exactly_what_its_graphs_took() -> None:
+    planned = facts("planned")
+    assert planned.stage_seconds["capture"] == 2.121
+    assert planned.graph_bytes == pytest.approx(162 * MIB, abs=1024)
+    assert Stage.CAPTURED in planned.stages
+    assert not planned.fatal
+
+
 def test_a_smaller_grid_captures_less() -> None:
     nine, graphs = facts("nine"), facts("graphs")
     assert nine.graph_bytes is not None

@@ -9,6 +9,7 @@ import yaml
 
 SERVICE = "chat"
 NINE = [1, 2, 4, 8, 12, 16, 24, 32, 48]
+MAX_NUM_SEQS = 128
 DENSE = list(range(1, 513))
 
 Document = dict[str, Any]
@@ -71,7 +72,11 @@ def gpu_engine(
         "gpu": {"count": 1, "memory_fraction": fraction, "share": True},
         "model": {"id": str(model)},
         "graph": {"mode": "NONE"},
-        "limits": {"max_num_seqs": 128, "max_num_batched_tokens": 8192, "max_model_len": 2048},
+        "limits": {
+            "max_num_seqs": MAX_NUM_SEQS,
+            "max_num_batched_tokens": 8192,
+            "max_model_len": 2048,
+        },
         "warmup_plan": {
             "decode_buckets": warm,
             "mixed_token_buckets": [64, 512],

@@ -6,31 +6,34 @@ from typing import Any
 from benchmarks._h200_buckets import table
 from canaryctl.runtimes.grid.calibration import Calibration
 from canaryctl.runtimes.grid.cost import CostModel
-from canaryctl.runtimes.simulator.graphs import StepMode
+from canaryctl.runtimes.simulator.graphs import GraphSet, StepMode
 
 MIB = 1 << 20
 
 
-def start_table(plan: Mapping[str, Any], record: Mapping[str, Any]) -> str:
-    """``plan``: of `grid plan --json`; ``record``: of `baseline show --json`, whose engines were
-    started one after the other. Graph memory and capture time of the default and planned grid."""
-    said = {"default": plan["compared"]["default"], "planned": plan["planned"]}
-    started = {stage["name"]: stage["start"] for stage in record["stages"]}
+def start_table(cost: CostModel, record: Mapping[str, Any], max_num_seqs: int) -> str:
+    """``record``: of `baseline show --json`, whose engines were started one after the other. Graph
+    memory and capture time of what each captured."""
     rows = []
-    for name, forecast in said.items():
-        found = started[name]
-        graphs = found["memory_bytes"].get("graphs")
-        mib = None if graphs is None else graphs / MIB
-        capture = found["stage_s"].get("capture")
-        rows.append(
-            (
-                name,
-                str(forecast["graphs"]),
-                both(forecast["graph_mib"], mib, 1),
-                both(forecast["capture_s"], capture, 2),
-            )
-        )
+    for stage in record["stages"]:
+        found = stage["start"]
+        graphs = GraphSet.of(stage["mode"], tuple(found["captured_sizes"] or ()), max_num_seqs)
+        if graphs.full or graphs.piecewise:
+            measured = found["memory_bytes"].get("graphs"), found["stage_s"].get("capture")
+            rows.append((stage["name"], *foretold_start(cost, graphs, *measured)))
     return table(("grid", "graphs", "graph memory, MiB", "capture, s"), rows)
+
+
+def foretold_start(
+    cost: CostModel, graphs: GraphSet, graph_bytes: float | None, capture_s: float | None
+) -> tuple[str, str, str]:
+    """How many graphs, their memory and their capture: foretold / measured."""
+    measured_mib = None if graph_bytes is None else graph_bytes / MIB
+    return (
+        str(len(graphs.full) + len(graphs.piecewise)),
+        both(cost.graph_bytes(graphs) / MIB, measured_mib, 1),
+        both(cost.capture_s(graphs), capture_s, 2),
+    )
 
 
 SHOWN_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)

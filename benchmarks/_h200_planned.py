@@ -1,4 +1,4 @@
-"""The grid that `canaryctl grid plan` finds for the trace, and its forecast beside what came."""
+"""The grid that `canaryctl grid plan` finds for the trace; what is foretold, and what came."""
 
 import json
 import math
@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._h200_buckets import UnsaidError, table
-from benchmarks._h200_forecast import MIB, both, mean_step_s
+from benchmarks._h200_forecast import both, foretold_start, mean_step_s
 from canaryctl.common.metrics import Signal
 from canaryctl.gates.deltas import Skipped, delta
 from canaryctl.gates.samples import HistogramSet, Scrape
 from canaryctl.runtimes.grid.cost import CostModel
+from canaryctl.runtimes.simulator.graphs import GraphSet
 from canaryctl.runtimes.spec import RuntimeSpec
 
 NOT_ITS_OWN: Mapping[str, Any] = {"graph_bytes": None, "stage_seconds": {}}
@@ -56,35 +57,27 @@ def plan(
     return document
 
 
-def forecasts(document: Mapping[str, Any], nine: str) -> dict[str, Mapping[str, Any]]:
-    """The planner's figures by the benchmark's names of the grids."""
-    compared = document["compared"]
-    return {"default": compared["default"], "nine": compared[nine], "planned": document["planned"]}
-
-
 def forecast_table(
-    forecast: Mapping[str, Mapping[str, Any]],
-    engines: Mapping[str, Mapping[str, Any]],
-    cost: CostModel,
+    engines: Mapping[str, Mapping[str, Any]], cost: CostModel, max_num_seqs: int
 ) -> str:
     """Predicted / measured, and how far apart. Memory and time of a capture are known only of an
     engine that was started alone: beside others it counts what they take meanwhile."""
     rows = []
-    for name, said in forecast.items():
-        found = engines.get(name)
-        if found is None:
+    for name, found in engines.items():
+        attested = found["attested"]
+        sizes = [int(size) for size in attested.get("graph_sizes", "").split(",") if size.isdigit()]
+        graphs = GraphSet.of(attested["graph_mode"], tuple(sizes), max_num_seqs)
+        step = mean_step_s(cost, found["steps"]["buckets"])
+        if step is None:
             continue
         log = found["log"] if found["started_alone"] else NOT_ITS_OWN
-        memory = None if log["graph_bytes"] is None else log["graph_bytes"] / MIB
-        step = mean_step_s(cost, found["steps"]["buckets"])
+        measured = log["graph_bytes"], log["stage_seconds"].get("capture")
         rows.append(
             (
                 name,
-                str(len(said["sizes"])),
-                both(said["graph_mib"], memory, 1),
-                both(said["capture_s"], log["stage_seconds"].get("capture"), 2),
-                "not said" if step is None else both(step[0] * 1000, step[1] * 1000, 2),
+                *foretold_start(cost, graphs, *measured),
+                both(step[0] * 1000, step[1] * 1000, 2),
             )
         )
-    head = ("grid", "sizes", "graph memory, MiB", "capture, s", "mean step of decodes, ms")
+    head = ("grid", "graphs", "graph memory, MiB", "capture, s", "mean step of decodes, ms")
     return table(head, rows)

@@ -23,6 +23,7 @@ import yaml
 from benchmarks import _h200_artifacts as artifacts
 from benchmarks._h200_forecast import calibrations_table, start_table
 from canaryctl.runtimes.grid.calibration import load_calibration
+from canaryctl.runtimes.grid.cost import CostModel
 
 ROOT = Path(__file__).resolve().parents[1]
 LOAD = {
@@ -74,7 +75,6 @@ def main() -> int:
         _cli(work, [*measure, "--starts", given.starts], out / "calibrated.txt")
     planned = ["grid", "plan", "--counts", given.counts.absolute(), "--artifact", file]
     planned += ["--calibration", calibration.absolute()]
-    _cli(work, [*planned, "--json"], out / "plan.json")
     _cli(work, [*planned, "--write", file], out / "plan.txt")
     measured = ["baseline", "run", file, "--load", load, "--for", f"{LOAD_S}s"]
     _cli(work, [*measured, "--repeats", given.repeats], out / "baseline.txt")
@@ -88,13 +88,13 @@ def main() -> int:
 
 def page(out: Path, calibration: Path) -> str:
     """Of what was measured into ``out``."""
-    plan, record = (json.loads((out / f"{name}.json").read_text()) for name in ("plan", "baseline"))
+    record = json.loads((out / "baseline.json").read_text())
     engine = load_calibration(calibration)
     parts = [
         HEAD,
         f"```\n{(out / 'baseline.txt').read_text().strip()}\n```",
         FORECAST.format(engine.whose, engine.noise_ms, engine.graphs_error),
-        start_table(plan, record),
+        start_table(CostModel(engine), record, artifacts.MAX_NUM_SEQS),
     ]
     torch = out / "torch.json"
     if torch.exists():

@@ -36,7 +36,7 @@ from benchmarks._h200_buckets import (
 )
 from benchmarks._h200_client import run_cell
 from benchmarks._h200_parity import parity_table
-from benchmarks._h200_planned import forecast_table, forecasts, plan, write_counts
+from benchmarks._h200_planned import forecast_table, plan, write_counts
 from benchmarks._h200_trace import PHASES, REHEARSAL, make_trace, run_trace
 from canaryctl.common.metrics import Signal
 from canaryctl.gates.samples import Missing, Scrape, Series
@@ -111,7 +111,6 @@ class Bench:
             "machine": _machine(self._base),
             "engines": {},
             "overhead": {},
-            "forecast": {},
             "parity": {},
             "not_run": [],
         }
@@ -213,8 +212,6 @@ class Bench:
             "mode": "FULL_AND_PIECEWISE",
             "capture_sizes": document["planned"]["sizes"],
         }
-        nine = ",".join(map(str, artifacts.NINE))
-        self.results["forecast"] = forecasts(document, nine)
         (self.options.out / "plan.json").write_text(json.dumps(document) + "\n")
         self._launch(PLANNED)
         self._await(PLANNED)
@@ -344,9 +341,9 @@ other: the median and (least–most)."""
 
 FORECAST = """## The planner's forecast
 
-Predicted / measured: by `canaryctl grid plan` from the shapes of the trace on the default grid with
-the calibration of {} (steps within {:.2g} ms), and by the engine's log and the probe. The mean step
-is over the graphs replayed, each by as many steps as there were."""
+Predicted / measured: by the calibration of {} (steps within {:.2g} ms), and by the engine's log and
+the probe. The mean step is over the graphs replayed by decodes alone, each by as many steps as
+there were."""
 
 
 PARITY = """## What they say
@@ -369,7 +366,7 @@ def page(results: Mapping[str, Any], cost: CostModel) -> str:
         said = f"Mode {mode}; {asked}; ready after {found['ready_s']:.0f} s. Sizes: {sizes}."
         parts += [f"## {name}\n\n{said}", bucket_table(found)]
     parts += [FORECAST.format(cost.calibration.whose, cost.calibration.noise_ms)]
-    parts += [forecast_table(results["forecast"], engines, cost)]
+    parts += [forecast_table(engines, cost, artifacts.MAX_NUM_SEQS)]
     parts += [PARITY, parity_table(results["parity"])]
     parts += [OVERHEAD, overhead_table(results["overhead"])]
     if results["not_run"]:

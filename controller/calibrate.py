@@ -43,6 +43,7 @@ ROUNDS: Final = 5
 _FEW: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48)
 _BATCHES: Final = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 _DENSE: Final = 64
+_SPARSE: Final = (8, 64, 512)
 _PREFILLS: Final = 5
 _DIGEST: Final = "sha256:" + "0" * 64
 
@@ -57,8 +58,9 @@ class _Plan:
 
 
 def grids(runtime: RuntimeSpec) -> tuple[_Plan, ...]:
-    """Eager, the default in both modes, and a small and a dense one: enough to tell what having
-    graphs costs from what each costs and from what its size adds."""
+    """Eager, the default in both modes, and a small, a dense and a sparse one: enough to tell what
+    having graphs costs from what each costs, from what its size adds and from what the largest one
+    takes. Nothing runs on the sparse one."""
     most = runtime.limits.max_num_seqs
     batches = tuple(size for size in _BATCHES if size <= most)
     both = GraphMode.FULL_AND_PIECEWISE
@@ -67,12 +69,14 @@ def grids(runtime: RuntimeSpec) -> tuple[_Plan, ...]:
     # Without graphs it is launching that takes the time, whatever the batch: every other will do.
     apart = tuple(sorted({*batches[::2], batches[-1]}))
     dense = tuple(range(1, min(most, _DENSE) + 1))
+    sparse = tuple(size for size in _SPARSE if size <= runtime.limits.max_num_batched_tokens)
     return (
         _Plan("eager", GraphSpec(mode=GraphMode.NONE), apart),
         _Plan("default", GraphSpec(mode=both), batches),
         _Plan("piecewise", GraphSpec(mode=GraphMode.PIECEWISE), batches),
         _Plan("few", GraphSpec(mode=both, capture_sizes=few), (*few, beyond)),
         _Plan("dense", GraphSpec(mode=both, capture_sizes=dense), batches[:4]),
+        _Plan("sparse", GraphSpec(mode=both, capture_sizes=sparse), ()),
     )
 
 
@@ -84,7 +88,7 @@ def calibrate_engine(
     kv_bytes_per_token: int | None,
     starts: int = 1,
 ) -> Calibration:
-    """Minutes: one start for each of five grids. With more ``starts`` those with graphs are
+    """Minutes: one start for each of six grids. With more ``starts`` those with graphs are
     captured so often, and the median counts: how long it takes varies from one to the next.
 
     PermanentError where one does not come up, or runs other graphs than were asked for.

@@ -231,7 +231,7 @@ def drift(
 
 
 @grid.command()
-@click.option("--artifact", type=Path, metavar="FILE", help="Start its engine, with five grids.")
+@click.option("--artifact", type=Path, metavar="FILE", help="Start its engine, with six grids.")
 @click.option("--torch", "python", metavar="PYTHON",
               help="Without an engine: an interpreter that has torch and a GPU.")  # fmt: skip
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE",
@@ -251,7 +251,7 @@ def calibrate(
 ) -> None:
     """Measure what steps and graphs cost, for --calibration.
 
-    On a GPU that nothing else uses; minutes, one start for each of five grids.
+    On a GPU that nothing else uses; minutes, one start for each of six grids.
     """
     from canaryctl.common.errors import InputError
     from canaryctl.controller.artifact.loader import load_artifact

@@ -10,17 +10,21 @@ A JSON document::
      "graphs": {"FULL": {"fixed_mib": …, "per_graph_mib": …, "per_token_mib": …,
                          "fixed_s": …, "per_graph_s": …, "per_token_s": …},
                 "PIECEWISE": {…}},
+     "pool": {"fixed_mib": …, "per_largest_token_mib": …},
      "graphs_error": 0.01,
      "kv_bytes_per_token": 114688, "kv_cache_tokens": 506256}
 
 ``step_ms`` is by padded size where a graph was replayed; ``NONE`` is compiled code without a
 graph, which is what a step beyond the grid runs, and ``EAGER`` neither compiled nor captured.
 A mode costs ``fixed`` once it has a graph, and each of its graphs ``per_graph`` and
-``per_token`` of its size. ``graphs_error``: how far the fit was from the runs it was made of.
+``per_token`` of its size. Graphs of all modes share one memory ``pool``: it costs ``fixed_mib``
+once there is any, and ``per_largest_token_mib`` of the largest size, whose intermediate results
+smaller graphs use again. A file without it has neither.
+``graphs_error``: how far the fit was from the runs it was made of.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
@@ -48,6 +52,17 @@ class GraphCost:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolCost:
+    """Of the memory that graphs share: MiB."""
+
+    fixed_mib: float = 0.0
+    per_largest_token_mib: float = 0.0
+
+
+NO_POOL: Final = PoolCost()
+
+
+@dataclass(frozen=True, slots=True)
 class Calibration:
     """``step_ms``: mode → size → milliseconds. ``kv_cache_tokens``: without any graph."""
 
@@ -63,6 +78,7 @@ class Calibration:
     graphs_error: float
     kv_bytes_per_token: int
     kv_cache_tokens: int
+    pool: PoolCost = NO_POOL
 
     @property
     def whose(self) -> str:
@@ -105,7 +121,7 @@ def parse_calibration(text: str, name: str) -> Calibration:
     if found.get("format") != FORMAT:
         raise InputError(f"{name}: format is {found.get('format')!r}, expected {FORMAT!r}")
     allowed = {"format", *Calibration.__dataclass_fields__}
-    reader.same_names("the document", found, allowed)
+    reader.same_names("the document", {"pool": {}, **found}, allowed)
     for field in _TEXTS:
         if not isinstance(found[field], str):
             raise InputError(f"{name}: {field} is {found[field]!r}, expected text")
@@ -122,6 +138,7 @@ def parse_calibration(text: str, name: str) -> Calibration:
         graphs_error=reader.number(found["graphs_error"], "graphs_error"),
         kv_bytes_per_token=reader.whole(found["kv_bytes_per_token"], "kv_bytes_per_token"),
         kv_cache_tokens=reader.whole(found["kv_cache_tokens"], "kv_cache_tokens"),
+        pool=reader.pool(found["pool"]) if "pool" in found else NO_POOL,
     )
 
 
@@ -163,6 +180,12 @@ class _Reader:
         return {int(size): self.number(ms, f"{where}.{size}") for size, ms in found.items()}
 
     def cost(self, value: Any, where: str) -> GraphCost:
+        return GraphCost(**self.numbers(value, where, GraphCost.__dataclass_fields__))
+
+    def pool(self, value: Any) -> PoolCost:
+        return PoolCost(**self.numbers(value, "pool", PoolCost.__dataclass_fields__))
+
+    def numbers(self, value: Any, where: str, names: Iterable[str]) -> dict[str, float]:
         found = self.mapping(value, where)
-        self.same_names(where, found, set(GraphCost.__dataclass_fields__))
-        return GraphCost(**{key: self.number(v, f"{where}.{key}") for key, v in found.items()})
+        self.same_names(where, found, set(names))
+        return {key: self.number(v, f"{where}.{key}") for key, v in found.items()}

@@ -46,10 +46,16 @@ class CostModel:
         return self.graph_s(dispatch.mode, dispatch.bucket, pure_decode=pure_decode)
 
     def graph_bytes(self, graphs: GraphSet) -> float:
-        return sum(
+        largest = max((*graphs.full, *graphs.piecewise), default=0)
+        return self.pool_bytes(largest) + sum(
             cost.fixed_mib * MIB + sum(self.one_graph_bytes(kind, size) for size in sizes)
             for kind, sizes, cost in self._kinds(graphs)
         )
+
+    def pool_bytes(self, largest: int) -> float:
+        """What all graphs share, by the size of the largest; of size 0: there is none."""
+        pool = self.calibration.pool
+        return (pool.fixed_mib + pool.per_largest_token_mib * largest) * MIB if largest else 0.0
 
     def capture_s(self, graphs: GraphSet) -> float:
         return sum(

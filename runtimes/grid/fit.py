@@ -1,8 +1,10 @@
 """From measured runs to a calibration: what a graph costs, by least squares.
 
 A run is one engine with one grid: the graphs that it captured, the memory and the time they
-took. Relative errors are squared, so that small grids count as much as large ones, and no cost
-may be negative: every set of costs that may be zero is tried (there are eight).
+took. Memory is of the pool that all graphs share (once, and by the largest size), of each graph,
+and of each token of their sizes; time is of each mode, of each graph, and of each token. Relative
+errors are squared, so that small grids count as much as large ones, and no cost may be negative:
+every set of costs that may be zero is tried, the smaller sets first.
 """
 
 from collections.abc import Sequence
@@ -11,9 +13,10 @@ from itertools import combinations
 from typing import Final
 
 from canaryctl.common.errors import InputError
-from canaryctl.runtimes.grid.calibration import GraphCost
+from canaryctl.runtimes.grid.calibration import GraphCost, PoolCost
 
-_UNKNOWNS: Final = 3  # fixed, per graph, per token
+_LEAST_RUNS: Final = 3
+_NO_BETTER: Final = 1e-9  # a sum of squared relative errors: less than any measurement tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class GraphFit:
     """``error``: the largest relative error of memory or time over the runs."""
 
     cost: GraphCost
+    pool: PoolCost
     error: float
 
 
@@ -41,25 +45,41 @@ def fit_graph_cost(runs: Sequence[CaptureRun]) -> GraphFit:
     InputError where fewer than three runs have graphs, or all of them the same.
     """
     usable = [run for run in runs if run.full or run.piecewise]
-    if len(usable) < _UNKNOWNS:
+    if len(usable) < _LEAST_RUNS:
         raise InputError(
-            f"found {len(usable)} runs with graphs, expected {_UNKNOWNS} with different grids"
+            f"found {len(usable)} runs with graphs, expected {_LEAST_RUNS} with different grids"
         )
-    rows = [_row(run) for run in usable]
-    memory = _non_negative(rows, [run.graph_mib for run in usable])
-    seconds = _non_negative(rows, [run.capture_s for run in usable])
-    error = max(
-        abs(_product(row, costs) / value - 1)
-        for costs, values in (
-            (memory, [run.graph_mib for run in usable]),
-            (seconds, [run.capture_s for run in usable]),
-        )
-        for row, value in zip(rows, values, strict=True)
+    memory, memory_error = _fitted(
+        [_memory_row(run) for run in usable], [run.graph_mib for run in usable]
     )
-    return GraphFit(GraphCost(*(float(f"{cost:.6g}") for cost in (*memory, *seconds))), error)
+    seconds, seconds_error = _fitted(
+        [_time_row(run) for run in usable], [run.capture_s for run in usable]
+    )
+    pool_mib, per_largest_mib, per_graph_mib, per_token_mib = memory
+    return GraphFit(
+        GraphCost(0.0, per_graph_mib, per_token_mib, *seconds),
+        PoolCost(pool_mib, per_largest_mib),
+        max(memory_error, seconds_error),
+    )
 
 
-def _row(run: CaptureRun) -> tuple[float, ...]:
+def _fitted(
+    rows: Sequence[Sequence[float]], values: Sequence[float]
+) -> tuple[tuple[float, ...], float]:
+    """What each column costs, and the largest relative error."""
+    costs = _non_negative(rows, values)
+    error = max(
+        abs(_product(row, costs) / value - 1) for row, value in zip(rows, values, strict=True)
+    )
+    return tuple(float(f"{cost:.6g}") for cost in costs), error
+
+
+def _memory_row(run: CaptureRun) -> tuple[float, ...]:
+    graphs = (*run.full, *run.piecewise)
+    return (1.0, float(max(graphs)), float(len(graphs)), float(sum(graphs)))
+
+
+def _time_row(run: CaptureRun) -> tuple[float, ...]:
     graphs = (*run.full, *run.piecewise)
     modes = bool(run.full) + bool(run.piecewise)
     return (float(modes), float(len(graphs)), float(sum(graphs)))
@@ -70,16 +90,17 @@ def _non_negative(rows: Sequence[Sequence[float]], values: Sequence[float]) -> t
         raise InputError(f"a run with graphs took {min(values):g}, expected more than 0")
     scaled = [[x / v for x in row] for row, v in zip(rows, values, strict=True)]
     best: tuple[float, tuple[float, ...]] | None = None
-    for size in range(1, _UNKNOWNS + 1):
-        for support in combinations(range(_UNKNOWNS), size):
+    unknowns = len(rows[0])
+    for size in range(1, unknowns + 1):
+        for support in combinations(range(unknowns), size):
             solved = _least_squares([[row[column] for column in support] for row in scaled])
             if solved is None or min(solved) < 0:
                 continue
-            costs = [0.0] * _UNKNOWNS
+            costs = [0.0] * unknowns
             for column, cost in zip(support, solved, strict=True):
                 costs[column] = cost
             error = sum((_product(row, costs) - 1) ** 2 for row in scaled)
-            if best is None or error < best[0]:
+            if best is None or error < best[0] - _NO_BETTER:
                 best = (error, tuple(costs))
     if best is None:
         raise InputError("the runs do not tell what a graph costs: all their grids are the same")

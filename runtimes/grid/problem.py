@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import add
 from typing import Final, NamedTuple
 
 from canaryctl.common.errors import InputError
@@ -96,6 +97,7 @@ class Problem:
         self.capture_s = [sum(cost.one_capture_s(k, size) for k in of) for size, of in each]
         graphs = cost.calibration.graphs
         self.first_bytes = [sum(graphs[k].fixed_mib * MIB for k in of) for of in kinds]
+        self.pool_bytes = [cost.pool_bytes(size) for size in self.sizes]
         self.first_capture_s = [sum(graphs[k].fixed_s for k in of) for of in kinds]
 
     def __len__(self) -> int:
@@ -110,7 +112,9 @@ class Problem:
         def take(own: Sequence[float], capture: Sequence[float], size: float) -> list[float]:
             return [weights.bytes * own[j] + weights.capture_s * capture[j] + size for j in indices]
 
-        tails = mix(self.tail_s, self.tail_over)
+        # The largest size is where a grid stops: what depends on it alone is part of the end.
+        pool = [weights.bytes * self.pool_bytes[j] for j in indices]
+        tails = list(map(add, mix(self.tail_s, self.tail_over), pool))
         return Costs(
             cd=[self.cd[j] for j in indices],
             cm=[self.cm[j] for j in indices],
@@ -133,7 +137,9 @@ class Problem:
         return Amounts(
             step_s=step_s + self.tail_s[last],
             over=over + self.tail_over[last],
-            bytes=self.first_bytes[first] + math.fsum(self.bytes[j] for j in chosen),
+            bytes=self.first_bytes[first]
+            + self.pool_bytes[last]
+            + math.fsum(self.bytes[j] for j in chosen),
             capture_s=self.first_capture_s[first] + math.fsum(self.capture_s[j] for j in chosen),
             sizes=float(len(chosen)),
         )

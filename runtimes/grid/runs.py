@@ -77,6 +77,7 @@ def calibration_of(runs: Iterable[MeasuredRun], about: About) -> Calibration:
         graphs_error=round(fit.error, 4),
         kv_bytes_per_token=about.kv_bytes_per_token,
         kv_cache_tokens=about.kv_cache_tokens,
+        pool=fit.pool,
     )
 
 

@@ -123,5 +123,5 @@ async def _capture(seconds: float, memory: MemoryPlan, faults: ActiveFaults) -> 
         raise StartError("out of memory while graphs were captured")
     await asyncio.sleep(seconds)
     LOG.info(
-        "Graph capturing finished in %.2f secs, took %.2f GiB", seconds, memory.graph_bytes / GIB
+        "Graph capturing finished in %.3f secs, took %.6f GiB", seconds, memory.graph_bytes / GIB
     )

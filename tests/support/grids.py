@@ -5,7 +5,7 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from canaryctl.runtimes.grid.calibration import Calibration, GraphCost
+from canaryctl.runtimes.grid.calibration import NO_POOL, Calibration, GraphCost, PoolCost
 from canaryctl.runtimes.grid.cost import CostModel
 from canaryctl.runtimes.grid.distribution import Distribution, Shapes
 from canaryctl.runtimes.grid.problem import Amounts, Limits, Problem
@@ -22,6 +22,7 @@ def calibration(
     piecewise: GraphCost = COST,
     *,
     prefill_us: float = 3.0,
+    pool: PoolCost = NO_POOL,
 ) -> Calibration:
     return Calibration(
         machine="a machine",
@@ -42,6 +43,7 @@ def calibration(
         graphs_error=0.0,
         kv_bytes_per_token=100_000,
         kv_cache_tokens=100_000,
+        pool=pool,
     )
 
 
@@ -103,8 +105,13 @@ def cost_models() -> st.SearchStrategy[CostModel]:
             "EAGER": st.just({1: 20.0}),
         }
     )
+    pools = st.builds(PoolCost, st.sampled_from([0.0, 30.0]), st.sampled_from([0.0, 0.1, 2.0]))
     return st.builds(
-        lambda *parts: CostModel(calibration(*parts)), steps, _graph_cost(), _graph_cost()
+        lambda *parts, pool: CostModel(calibration(*parts, pool=pool)),
+        steps,
+        _graph_cost(),
+        _graph_cost(),
+        pool=pools,
     )
 
 

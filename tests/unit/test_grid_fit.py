@@ -1,0 +1,81 @@
+"""What graphs cost, found again from what engines said they took."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from canaryctl.common.errors import InputError
+from canaryctl.runtimes.grid.calibration import Calibration, GraphCost, PoolCost
+from canaryctl.runtimes.grid.cost import MIB, CostModel
+from canaryctl.runtimes.grid.fit import CaptureRun, GraphFit, fit_graph_cost
+from canaryctl.runtimes.simulator.graphs import GraphSet
+from tests.support.grids import calibration
+
+DEFAULT = (1, 2, 4, *range(8, 257, 8))
+# One H200, vLLM 0.25.1 with model runner V1, max_num_seqs 128: docs/benchmarks/h200_baseline.md.
+MEASURED = (
+    ("default", "FULL_AND_PIECEWISE", DEFAULT, 244.0, 3.043),
+    ("piecewise", "PIECEWISE", DEFAULT, 190.0, 2.701),
+    ("few", "FULL_AND_PIECEWISE", (1, 2, 4, 8, 12, 16, 24, 32, 48), 84.0, 1.992),
+    ("dense", "FULL_AND_PIECEWISE", tuple(range(1, 65)), 376.0, 8.935),
+)
+PLANNED = (
+    ((1, 4, 5, 9, 48, 64, 76, 84, 100, 137, 177, 249, 308), 138.0),
+    ((1, 4, 5, 6, 7, 8, 10, 48, 64, 76, 83, 100, 148, 186, 251, 366), 162.0),
+)
+
+
+def graphs(mode: str, sizes: tuple[int, ...]) -> GraphSet:
+    return GraphSet.of(mode, sizes, 128)
+
+
+def run(name: str, mode: str, sizes: tuple[int, ...], mib: float, seconds: float) -> CaptureRun:
+    found = graphs(mode, sizes)
+    return CaptureRun(name, found.full, found.piecewise, mib, seconds)
+
+
+def model(fit: GraphFit) -> CostModel:
+    found: Calibration = calibration(full=fit.cost, piecewise=fit.cost, pool=fit.pool)
+    return CostModel(found)
+
+
+def test_memory_of_grids_that_were_not_measured_is_foretold_within_5_percent() -> None:
+    cost = model(fit_graph_cost([run(*measured) for measured in MEASURED]))
+    for sizes, mib in PLANNED:
+        foretold = cost.graph_bytes(graphs("FULL_AND_PIECEWISE", sizes)) / MIB
+        assert foretold == pytest.approx(mib, rel=0.05)
+
+
+@given(
+    st.sampled_from([0.0, 20.0, 40.0]), st.sampled_from([0.0, 0.15, 0.4]),
+    st.sampled_from([1.0, 2.5]), st.sampled_from([0.0, 0.01]),
+    st.sampled_from([0.0, 0.5]), st.sampled_from([0.03, 0.05]), st.sampled_from([0.0, 0.001]),
+)  # fmt: skip
+def test_costs_are_found_again(
+    pool: float, largest: float, graph: float, token: float,
+    mode_s: float, graph_s: float, token_s: float,
+) -> None:  # fmt: skip
+    cost = GraphCost(0.0, graph, token, mode_s, graph_s, token_s)
+    truth = model(GraphFit(cost, PoolCost(pool, largest), 0.0))
+    runs = []
+    for name, mode, sizes, _, _ in (*MEASURED, ("sparse", "PIECEWISE", (8, 64, 512), 0, 0)):
+        found = graphs(mode, sizes)
+        mib, seconds = truth.graph_bytes(found) / MIB, truth.capture_s(found)
+        runs.append(CaptureRun(name, found.full, found.piecewise, mib, seconds))
+    fit = fit_graph_cost(runs)
+    assert fit.error < 1e-3
+    for sizes, _ in PLANNED:
+        found = graphs("FULL_AND_PIECEWISE", sizes)
+        assert model(fit).graph_bytes(found) == pytest.approx(truth.graph_bytes(found), rel=0.01)
+        assert model(fit).capture_s(found) == pytest.approx(truth.capture_s(found), rel=0.01)
+
+
+def test_a_grid_without_graphs_has_no_pool() -> None:
+    cost = model(GraphFit(GraphCost(0, 2, 0, 0, 0.1, 0), PoolCost(30, 0.1), 0.0))
+    assert cost.graph_bytes(GraphSet.of("NONE", (), 128)) == 0
+    assert cost.graph_bytes(graphs("PIECEWISE", (8,))) == pytest.approx((30 + 0.8 + 2) * MIB)
+
+
+def test_two_grids_are_too_few() -> None:
+    with pytest.raises(InputError, match="found 2 runs with graphs, expected 3"):
+        fit_graph_cost([run(*measured) for measured in MEASURED[:2]])

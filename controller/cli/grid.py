@@ -107,15 +107,15 @@ def plan(
     if target is not None:
         written = setup.write(target, found.grid, shapes, traffic.source)
         click.echo(f"wrote {target}, runtime {written}", err=True)
-    whose = setup.cost.calibration.whose
+    calibration = setup.cost.calibration
     if as_json:
         from canaryctl.controller.cli.grid_print import plan_document
 
-        emit_json(plan_document(found, traffic, whose))
+        emit_json(plan_document(found, traffic, calibration))
         return
     from canaryctl.controller.cli.grid_print import print_plan
 
-    print_plan(found, traffic, whose)
+    print_plan(found, traffic, calibration)
 
 
 @grid.command()
@@ -126,7 +126,12 @@ def plan(
 @_as_json
 def compare(before: Path, after: Path, as_json: bool, **options: Any) -> None:
     """Show what the grids of two artifacts do with the same traffic."""
-    from canaryctl.controller.cli.grid_print import figures_document, print_figures
+    from canaryctl.controller.cli.grid_print import (
+        calibration_document,
+        figures_by,
+        figures_document,
+        print_figures,
+    )
     from canaryctl.controller.gridsetup import figures_of
 
     setup, question = _prepare(before, (), {**_DEFAULTS, **options})
@@ -135,12 +140,12 @@ def compare(before: Path, after: Path, as_json: bool, **options: Any) -> None:
         str(path): figures_of(path, traffic, setup.cost, question.tokens_per_request)
         for path in (before, after)
     }
-    whose = setup.cost.calibration.whose
+    by = setup.cost.calibration
     if as_json:
         listed = [{"artifact": name, **figures_document(f)} for name, f in found.items()]
-        emit_json({"source": traffic.source, "calibration": whose, "grids": listed})
+        emit_json({"source": traffic.source, **calibration_document(by), "grids": listed})
         return
-    click.echo(f"traffic: {traffic.source}\nfigures by the calibration of {whose}\n")
+    click.echo(f"traffic: {traffic.source}\n{figures_by(by)}\n")
     print_figures(found)
 
 

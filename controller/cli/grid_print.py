@@ -9,6 +9,7 @@ import click
 from canaryctl.controller.cli.output import Table
 
 if TYPE_CHECKING:
+    from canaryctl.runtimes.grid.calibration import Calibration
     from canaryctl.runtimes.grid.distribution import Traffic
     from canaryctl.runtimes.grid.figures import Figures
     from canaryctl.runtimes.grid.planner import Plan
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 _FRONT_ROWS = 8
 
 
-def print_plan(plan: "Plan", traffic: "Traffic", whose: str) -> None:
+def print_plan(plan: "Plan", traffic: "Traffic", calibration: "Calibration") -> None:
     click.echo(f"traffic: {traffic.source}")
     for kind, distribution in traffic.kinds.items():
         if distribution.sizes:
@@ -24,7 +25,7 @@ def print_plan(plan: "Plan", traffic: "Traffic", whose: str) -> None:
             click.echo(
                 f"  {kind.value}: {distribution.total} steps, p50 {p50}, p95 {p95}, most {most}"
             )
-    click.echo(f"figures by the calibration of {whose}")
+    click.echo(figures_by(calibration))
     for note in (*traffic.notes, *plan.notes):
         click.echo(f"note: {note}")
     click.echo()
@@ -74,10 +75,21 @@ def print_figures(grids: Mapping[str, "Figures"]) -> None:
     table.print()
 
 
-def plan_document(plan: "Plan", traffic: "Traffic", whose: str) -> dict[str, Any]:
+def figures_by(calibration: "Calibration") -> str:
+    return (
+        f"figures by the calibration of {calibration.whose}; "
+        f"its steps are within {calibration.noise_ms:.2g} ms"
+    )
+
+
+def calibration_document(calibration: "Calibration") -> dict[str, Any]:
+    return {"calibration": calibration.whose, "step_noise_ms": calibration.noise_ms}
+
+
+def plan_document(plan: "Plan", traffic: "Traffic", calibration: "Calibration") -> dict[str, Any]:
     return {
         "source": traffic.source,
-        "calibration": whose,
+        **calibration_document(calibration),
         "notes": [*traffic.notes, *plan.notes],
         "traffic": kinds_document(traffic.kinds),
         "by_hour": {str(hour): kinds_document(kinds) for hour, kinds in traffic.by_hour.items()},

@@ -10,7 +10,7 @@ demo: $(VENV)/.installed
 
 # A real engine takes a core for itself: its tests run alone, after all others.
 test: $(VENV)/.dev-installed
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not vllm"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=20 -m "not vllm"
 	$(BIN)/python -m pytest -m vllm
 
 lint: $(VENV)/.dev-installed

@@ -33,7 +33,7 @@ def steps_between(before: Scrape, after: Scrape) -> dict[str, Any]:
     for labels, count in steps.items():
         said = dict(labels)
         key = (said["mode"], int(said["bucket"]))
-        row = buckets.setdefault(key, _row(*key, times.get(key)))
+        row = buckets.setdefault(key, _row(*key, *times.get(key, (None, None))))
         row["steps"] += count
         row[{"true": "pure", "false": "mixed"}.get(said["pure_decode"], "unknown")] += count
         row["actual"] += actual[labels]
@@ -48,9 +48,9 @@ def _order(key: tuple[str, int]) -> tuple[int, int]:
     return MODES.index(key[0]), key[1]
 
 
-def _row(mode: str, bucket: int, step_s: float | None) -> dict[str, Any]:
+def _row(mode: str, bucket: int, step_s: float | None, mean_s: float | None) -> dict[str, Any]:
     counts = dict.fromkeys(("steps", "pure", "mixed", "unknown", "actual", "padded"), 0.0)
-    return {"mode": mode, "bucket": bucket, "step_s": step_s, **counts}
+    return {"mode": mode, "bucket": bucket, "step_s": step_s, "mean_s": mean_s, **counts}
 
 
 def _total(
@@ -95,8 +95,9 @@ def _series(value: Value) -> Mapping[Any, float]:
     raise UnsaidError(f"the engine does not say: {_why(value)}")
 
 
-def _step_times(value: Value) -> dict[tuple[str, int], float]:
-    """Median step time by mode and bucket: the upper edge that half of them stay under."""
+def _step_times(value: Value) -> dict[tuple[str, int], tuple[float, float]]:
+    """Median and mean step time by mode and bucket; the median is the upper edge that half of
+    them stay under."""
     if isinstance(value, Missing):
         return {}
     if not isinstance(value, HistogramSet):
@@ -105,9 +106,9 @@ def _step_times(value: Value) -> dict[tuple[str, int], float]:
     for labels, histogram in value.histograms.items():
         said = dict(labels)
         if histogram.count:
-            found[said["mode"], int(said["bucket"])] = next(
-                edge for edge, count in histogram.buckets if 2 * count >= histogram.count
-            )
+            median = next(e for e, count in histogram.buckets if 2 * count >= histogram.count)
+            mean = histogram.sum / histogram.count
+            found[said["mode"], int(said["bucket"])] = median, mean
     return found
 
 

@@ -58,17 +58,21 @@ def _measured_ms(of: Calibration, mode: str, size: int) -> str:
 def mean_step_s(
     cost: CostModel, buckets: Sequence[Mapping[str, Any]]
 ) -> tuple[float, float] | None:
-    """The mean step of decodes alone over the graphs replayed, foretold and measured: each bucket
-    by as many steps as there were. None where none was timed."""
-    timed = [row for row in buckets if row["step_s"] and row["pure"] and row["mode"] != "NONE"]
+    """The mean step of decodes alone, foretold and measured: each bucket by as many steps as there
+    were, those without a graph among them. None where none was timed."""
+    timed = [row for row in buckets if row["mean_s"] and row["pure"]]
     weight = sum(row["pure"] for row in timed)
     if not weight:
         return None
-    foretold = sum(
-        row["pure"] * cost.graph_s(StepMode(row["mode"]), row["bucket"], pure_decode=True)
-        for row in timed
-    )
-    return foretold / weight, sum(row["pure"] * row["step_s"] for row in timed) / weight
+    foretold = sum(row["pure"] * _foretold_s(cost, row) for row in timed)
+    return foretold / weight, sum(row["pure"] * row["mean_s"] for row in timed) / weight
+
+
+def _foretold_s(cost: CostModel, row: Mapping[str, Any]) -> float:
+    mode = StepMode(row["mode"])
+    if mode is not StepMode.NONE:
+        return cost.graph_s(mode, row["bucket"], pure_decode=True)
+    return cost.no_graph_s(round(row["actual"] / row["steps"]), pure_decode=True)
 
 
 def both(foretold: float | None, measured: float | None, digits: int) -> str:

@@ -68,7 +68,7 @@ def forecast_table(
         sizes = [int(size) for size in attested.get("graph_sizes", "").split(",") if size.isdigit()]
         graphs = GraphSet.of(attested["graph_mode"], tuple(sizes), max_num_seqs)
         step = mean_step_s(cost, found["steps"]["buckets"])
-        if step is None:
+        if step is None or not (graphs.full or graphs.piecewise):
             continue
         log = found["log"] if found["started_alone"] else NOT_ITS_OWN
         measured = log["graph_bytes"], log["stage_seconds"].get("capture")

@@ -22,7 +22,7 @@ import yaml
 
 from benchmarks import _h200_artifacts as artifacts
 from benchmarks._h200_forecast import calibrations_table, start_table
-from canaryctl.runtimes.grid.calibration import load_calibration
+from canaryctl.runtimes.grid.calibration import Calibration, load_calibration
 from canaryctl.runtimes.grid.cost import CostModel
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,14 +38,14 @@ HEAD = """# Eager, the default grid and a planned one
 
 on a host with an H200, vLLM 0.25.1, torch 2.11.0+cu130 and the project on its PYTHONPATH. The model
 has the shape of Qwen3-0.6B and random weights. `shapes.csv` is what `benchmarks.h200_graphs` wrote
-of the default grid's steps. All three engines were up at once and loaded in turns, the first one
-changing from repeat to repeat: the median and (least–most). Memory before and after capture is all
-that the GPU had in use: by the engine and those that were started before it."""
+of the default grid's steps. A value is the median and (least–most) of its repeats. Memory before
+and after capture is all that the GPU had in use, by other engines too."""
+REHEARSAL = "# A rehearsal with simulated engines: its figures are of no GPU"
 FORECAST = """## What the planner foretold
 
-By the calibration that the same command made first, of {0}. Its steps are within {1:.2g} ms (one
-standard deviation between engines that ran the same); its graphs were fitted within {2:.0%}, memory
-and capture time. Predicted / measured, from the log of each engine's start:"""
+By the calibration of {0}. Another engine's steps are off by {1:.2g} ms (one standard deviation);
+memory and capture time of its own grids were fitted within {2:.0%}. Foretold / measured, from the
+log of each engine's start:"""
 TORCH = """## Engine and plain torch
 
 `canaryctl grid calibrate` with the engine, and `--torch` with layers of the same shape ({0}).
@@ -82,16 +82,16 @@ def main() -> int:
     if not given.simulated:
         torch = ["grid", "calibrate", "--torch", sys.executable, "--option", "layers=28"]
         _cli(work, [*torch, "--out", out / "torch.json"], out / "torch.txt")
-    (out / "h200_baseline.md").write_text(page(out, calibration))
+    head = REHEARSAL if given.simulated else HEAD
+    (out / "h200_baseline.md").write_text(page(out, load_calibration(calibration), head))
     return 0
 
 
-def page(out: Path, calibration: Path) -> str:
-    """Of what was measured into ``out``."""
+def page(out: Path, engine: Calibration, head: str) -> str:
+    """Of what was measured into ``out``; ``engine``: the calibration that it was planned with."""
     record = json.loads((out / "baseline.json").read_text())
-    engine = load_calibration(calibration)
     parts = [
-        HEAD,
+        head,
         f"```\n{(out / 'baseline.txt').read_text().strip()}\n```",
         FORECAST.format(engine.whose, engine.noise_ms, engine.graphs_error),
         start_table(CostModel(engine), record, artifacts.MAX_NUM_SEQS),

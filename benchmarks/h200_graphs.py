@@ -341,9 +341,9 @@ other: the median and (least–most)."""
 
 FORECAST = """## The planner's forecast
 
-Predicted / measured: by the calibration of {} (steps within {:.2g} ms), and by the engine's log and
-the probe. The mean step is over the graphs replayed by decodes alone, each by as many steps as
-there were."""
+Predicted / measured: by the calibration of {} (another engine's steps are off by {:.2g} ms, one
+standard deviation), and by the engine's log and the probe. The mean step is of decodes alone, of
+each size by as many steps as there were."""
 
 
 PARITY = """## What they say

@@ -165,7 +165,8 @@ def _memory(evidence: Evidence) -> _Answer:
         found = "not recorded" if start is None else "the engine does not say what it took"
         return _Answer(False, found, RUN_IT)
     before, after = (said[kind] / 2**30 for kind in kinds)
-    return _Answer(True, f"{before:.2f} GiB before, {after:.2f} GiB after")
+    others = ", other engines' included" if start is not None and start.beside_others else ""
+    return _Answer(True, f"{before:.2f} GiB before, {after:.2f} GiB after{others}")
 
 
 def _kv_cache(evidence: Evidence) -> _Answer:

@@ -72,16 +72,18 @@ def measured(facts: Mapping[str, Any]) -> dict[str, float]:
     """Bytes by part, from what was learnt of an instance; what its engine did not say is absent.
 
     The workspace is what the GPU had in use after capture beside weights, KV cache and graphs;
-    of a GPU that others use too it is theirs as well.
+    of a GPU that others use too it is theirs as well. It is told where the engine's own page tells
+    of the KV cache: a log tells of one worker, and the GPUs' use is of all.
     """
     said = {**(facts.get("memory_bytes") or {})}
+    told = "kv_cache" in said
     for part, name in LOGGED_BYTES.items():
         if part not in said and facts.get(name) is not None:
             said[part] = float(facts[name])
     found = {part: float(said[part]) for part in PARTS if part in said}
     used = said.get("gpu_used_after_capture")
     known = [found.get(part) for part in ("weights", "kv_cache", "graphs")]
-    if used is not None and None not in known:
+    if told and used is not None and None not in known:
         rest = float(used) - sum(filter(None, known))
         if rest >= 0:
             found["workspace"] = rest

@@ -40,7 +40,7 @@ class Start:
     max_concurrency: float | None  # the least of max_num_seqs and KV tokens / max_model_len
     reached: Mapping[str, str]
     warmed: Mapping[str, int]
-    beside_others: bool = False  # other engines were up: what the GPU has in use is theirs too
+    beside_others: bool = False  # others were up on its GPU: what that has in use is theirs too
 
     @property
     def graph_bytes(self) -> float | None:
@@ -150,7 +150,7 @@ def load_record(path: Path) -> BaselineRecord:
     try:
         return BaselineRecord(
             **{name: found[name] for name in _PLAIN},
-            stages=tuple(_stage(stage) for stage in found["stages"]),
+            stages=tuple(_stage(stage, found["interleaved"]) for stage in found["stages"]),
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: not a whole baseline run: {error!r}") from error
@@ -161,8 +161,9 @@ _PLAIN: Final = (
 )
 
 
-def _stage(found: Mapping[str, Any]) -> StageRecord:
-    start = found["start"]
+def _stage(found: Mapping[str, Any], interleaved: bool) -> StageRecord:
+    """A record of before it was told shared its GPUs where its engines were up together."""
+    start = found["start"] and {"beside_others": interleaved, **found["start"]}
     return StageRecord(
         **{
             **found,

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from canaryctl.common.clock import Clock
@@ -93,12 +93,12 @@ class BaselineRun:
 
     def _group(self, group: Sequence[_Stage]) -> None:
         """Engines that are up together."""
-        beside = len(group) > 1
-        up = [
-            (one, ready)
-            for one in group
-            if (ready := self._start(one, beside_others=beside)) is not None
-        ]
+        up = [(one, ready) for one in group if (ready := self._start(one)) is not None]
+        for one, ready in up:
+            others = {gpu for _, o in up if o is not ready for gpu in o.instance.gpus}
+            if one.start is not None:
+                beside = not others.isdisjoint(ready.instance.gpus)
+                one.start = replace(one.start, beside_others=beside)
         for repeat in range(self._repeats):
             # Whoever is first meets another machine than the last: the order turns.
             turn = repeat % max(1, len(up))
@@ -108,7 +108,7 @@ class BaselineRun:
         for _, ready in up:
             self._engines.stop(ready.instance.id)
 
-    def _start(self, one: _Stage, *, beside_others: bool) -> Up | None:
+    def _start(self, one: _Stage) -> Up | None:
         begun = self._clock.now()
         try:
             up = self._engines.start(one.stage, self._start_limit_s)
@@ -117,7 +117,7 @@ class BaselineRun:
             self._say(f"{one.stage.name}: {one.fault}")
             return None
         scrape = self._engines.scrape(up)
-        one.start = started(up, scrape, beside_others=beside_others)
+        one.start = started(up, scrape)
         one.conditions = conditions(up, scrape, self._load.identity, simulated=self._simulated)
         took = (self._clock.now() - begun).total_seconds()
         self._say(f"{one.stage.name}: ready after {took:.1f} s")
@@ -145,7 +145,7 @@ class BaselineRun:
         )
 
 
-def started(up: Up, scrape: Scrape, *, beside_others: bool) -> Start:
+def started(up: Up, scrape: Scrape) -> Start:
     """What the start of an engine showed, from its log, its page and its warm-up."""
     facts, limits = up.instance.facts, up.stage.runtime.limits
     tokens = facts.get("kv_cache_tokens") or _kv_tokens(scrape)
@@ -160,24 +160,26 @@ def started(up: Up, scrape: Scrape, *, beside_others: bool) -> Start:
             **facts.get("stage_seconds", {}),
             **by_label(scrape.values.get(Signal.STARTUP), "stage"),
         },
-        memory_bytes=memory_of(scrape, facts),
+        memory_bytes=memory_of(scrape, facts, gpus=up.stage.runtime.gpu.count),
         kv_cache_tokens=tokens,
         max_concurrency=tokens and min(limits.max_num_seqs, tokens / limits.max_model_len),
         reached=reached(up.instance),
         warmed=warmed,
-        beside_others=beside_others,
     )
 
 
-def memory_of(scrape: Scrape, facts: Mapping[str, Any]) -> dict[str, float]:
-    """Bytes by kind, from an engine's page and from what its log told (``facts``)."""
+def memory_of(scrape: Scrape, facts: Mapping[str, Any], *, gpus: int) -> dict[str, float]:
+    """Bytes by kind, from an engine's page and from what its log told (``facts``).
+
+    vLLM says how much less of its GPU was free after the capture than before it, and not how much
+    was: on one GPU the one follows from the other.
+    """
     memory = by_label(scrape.values.get(Signal.MEMORY), "kind")
     for kind, name in LOGGED_BYTES.items():
         if kind not in memory and facts.get(name) is not None:
             memory[kind] = float(facts[name])
     after, graphs = (memory.get(kind) for kind in ("gpu_used_after_capture", "graphs"))
-    if after is not None and graphs is not None:
-        # vLLM says how much less was free after the capture than before it, and not how much was.
+    if gpus == 1 and after is not None and graphs is not None:
         memory.setdefault("gpu_used_before_capture", after - graphs)
     return memory
 

@@ -17,8 +17,8 @@ class Summary:
     """Over the repeats of a stage; None: one of them does not know it.
 
     ``latency``: "ttft p99" and the like, seconds. ``graphs``: shares by name. Per GiB: of what
-    was in use of the GPU after capture, or of weights, graphs and KV cache where the engine says no
-    more, or others used the GPU too.
+    was in use of the GPUs after capture; where the engine says no more, or others used its GPU too,
+    of weights, graphs and KV cache, which are told of one worker.
     """
 
     latency: Mapping[str, Spread | None]
@@ -52,11 +52,13 @@ def summary_of(stage: StageRecord) -> Summary:
 
 
 def memory_gib(stage: StageRecord) -> float | None:
-    """What the engine takes of the GPU, in GiB."""
+    """What the engine takes of its GPUs, in GiB."""
     said = stage.start.memory_bytes if stage.start is not None else {}
     alone = stage.start is None or not stage.start.beside_others
     if alone and "gpu_used_after_capture" in said:
         return said["gpu_used_after_capture"] / GIB
+    if {stage.conditions.get(name) for name in ("tensor parallel", "pipeline parallel")} != {"1"}:
+        return None
     parts = [said.get(kind) for kind in ("weights", "graphs", "kv_cache")]
     if stage.mode == "NONE" and parts[1] is None:
         parts[1] = 0.0  # there are none

@@ -261,11 +261,14 @@ def calibrate(
     from canaryctl.common.errors import InputError
     from canaryctl.controller.artifact.loader import load_artifact
     from canaryctl.controller.calibrate import calibrate_engine, calibrate_torch
+    from canaryctl.controller.cli.grid_print import noise
     from canaryctl.controller.settings import Settings
     from canaryctl.runtimes.placements.registry import placement
 
     if (artifact is None) == (python is None):
         raise InputError("expected one of --artifact and --torch")
+    if python is not None and (starts > 1 or kv_bytes_per_token is not None):
+        raise InputError("--starts and --kv-bytes-per-token are of an engine: expected --artifact")
     if python is not None:
         found = calibrate_torch(python, [f"--{option}" for option in options])
     elif artifact is not None:
@@ -277,10 +280,8 @@ def calibrate(
             starts=starts,
         )
     out.write_text(found.to_json(), "utf-8")
-    click.echo(
-        f"{out}: {found.whose}; steps within {found.noise_ms:.2g} ms (one standard deviation), "
-        f"graphs fitted within {found.graphs_error:.1%}"
-    )
+    fitted = f"graphs fitted within {found.graphs_error:.1%}"
+    click.echo(f"{out}: {found.whose}; {noise(found)}; {fitted}")
 
 
 _DEFAULTS = {

@@ -76,10 +76,13 @@ def print_figures(grids: Mapping[str, "Figures"]) -> None:
 
 
 def figures_by(calibration: "Calibration") -> str:
-    return (
-        f"figures by the calibration of {calibration.whose}; "
-        f"its steps are within {calibration.noise_ms:.2g} ms"
-    )
+    return f"figures by the calibration of {calibration.whose}; {noise(calibration)}"
+
+
+def noise(calibration: "Calibration") -> str:
+    if not calibration.noise_ms:
+        return "how far another engine's steps are off is not stated"
+    return f"another engine's steps are off by {calibration.noise_ms:.2g} ms (standard deviation)"
 
 
 def calibration_document(calibration: "Calibration") -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 A run says which grid it had, what its graphs took, and the time of decode steps by batch. Under
 each mode, a batch is a point of the padded size that it replayed; beyond the grid it is a point
-without a graph. One process may be slower than another at everything: under each mode the runs are
-brought to the level of the one with the most points, by the median ratio at the sizes they share,
-so that two sizes differ by what their graphs need and not by who ran them.
+without a graph. One process may be slower than another at everything: the runs are brought to the
+level of the one that shares the most with others, by the median ratio at what both ran, so that two
+sizes differ by what their graphs need and not by who ran them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,8 +56,9 @@ def calibration_of(runs: Iterable[MeasuredRun], about: About) -> Calibration:
     """InputError where the runs leave a mode without a point, a graph's cost undetermined, or no
     batch that ran twice, so that nothing tells the noise."""
     runs = tuple(runs)
-    by_run = {mode: _by_run(runs, mode) for mode in STEP_MODES}
-    missing = [mode for mode, found in by_run.items() if not found]
+    by_run = [_points(run) for run in runs]
+    step_ms = _means(_gathered(_levelled(by_run)))
+    missing = [mode for mode, found in step_ms.items() if not found]
     if missing:
         raise InputError(
             f"no step ran {' or '.join(missing)}: expected runs with graphs of both modes, one "
@@ -70,8 +71,8 @@ def calibration_of(runs: Iterable[MeasuredRun], about: About) -> Calibration:
         model=about.model,
         method=about.method,
         assumed=about.assumed,
-        noise_ms=_noise_ms(by_run.values()),
-        step_ms={mode: _means(_gathered(_levelled(found))) for mode, found in by_run.items()},
+        noise_ms=_noise_ms(by_run),
+        step_ms=step_ms,
         prefill_us_per_token=about.prefill_us_per_token,
         graphs=dict.fromkeys(GRAPH_KINDS, fit.cost),
         graphs_error=round(fit.error, 4),
@@ -81,44 +82,42 @@ def calibration_of(runs: Iterable[MeasuredRun], about: About) -> Calibration:
     )
 
 
-Points = Mapping[int, Sequence[float]]
-"""Size → milliseconds, as often as it was measured."""
+Place = tuple[str, int]  # mode and size
+Points = Mapping[Place, Sequence[float]]
+"""Milliseconds, as often as they were measured."""
 
 
-def _by_run(runs: Sequence[MeasuredRun], mode: str) -> list[Points]:
-    """The points that each run has of the mode; none of a run that has none."""
-    found: list[Points] = []
-    for run in runs:
-        points: dict[int, list[float]] = {}
-        for batch, milliseconds in run.step_ms:
-            placed, size = _place(run, batch)
-            if placed == mode:
-                points.setdefault(size, []).append(milliseconds)
-        if points:
-            found.append(points)
+def _points(run: MeasuredRun) -> Points:
+    found: dict[Place, list[float]] = {}
+    for batch, milliseconds in run.step_ms:
+        found.setdefault(_place(run, batch), []).append(milliseconds)
     return found
 
 
 def _levelled(found: Sequence[Points]) -> list[Points]:
-    """All as fast as the run with the most points is, where they share sizes with it."""
-    level = max(found, key=len)
+    """All as fast as the run that shares the most with others, where they ran what it ran."""
+
+    def shared(one: Points) -> int:
+        return sum(len(one.keys() & other.keys()) for other in found if other is not one)
+
+    level = max(found, key=shared, default={})
     return [_scaled(points, _ratio(level, points)) for points in found]
 
 
 def _ratio(level: Points, points: Points) -> float:
-    shared = level.keys() & points.keys()
-    return median(fmean(level[size]) / fmean(points[size]) for size in shared) if shared else 1.0
+    shared = sorted(level.keys() & points.keys())
+    return median(fmean(level[at]) / fmean(points[at]) for at in shared) if shared else 1.0
 
 
 def _scaled(points: Points, by: float) -> Points:
-    return {size: [by * value for value in values] for size, values in points.items()}
+    return {at: [by * value for value in values] for at, values in points.items()}
 
 
 def _gathered(found: Iterable[Points]) -> Points:
-    points: dict[int, list[float]] = {}
+    points: dict[Place, list[float]] = {}
     for one in found:
-        for size, values in one.items():
-            points.setdefault(size, []).extend(values)
+        for at, values in one.items():
+            points.setdefault(at, []).extend(values)
     return points
 
 
@@ -138,10 +137,10 @@ def _captured(run: MeasuredRun) -> CaptureRun:
     return CaptureRun(run.name, run.graphs.full, run.graphs.piecewise, run.graph_mib, run.capture_s)
 
 
-def _noise_ms(modes: Iterable[Sequence[Points]]) -> float:
+def _noise_ms(found: Sequence[Points]) -> float:
     """The standard deviation of one engine's step about the mean of all that ran the same, before
     they are levelled: another engine is as far off."""
-    repeated = [v for found in modes for v in _gathered(found).values() if len(v) > 1]
+    repeated = [values for values in _gathered(found).values() if len(values) > 1]
     if not repeated:
         raise InputError(
             "no batch ran in the same mode and size twice: nothing tells the noise; "
@@ -151,5 +150,8 @@ def _noise_ms(modes: Iterable[Sequence[Points]]) -> float:
     return round(sqrt(squares / sum(len(values) - 1 for values in repeated)), 4)
 
 
-def _means(found: Points) -> dict[int, float]:
-    return {size: round(sum(values) / len(values), 4) for size, values in sorted(found.items())}
+def _means(points: Points) -> dict[str, dict[int, float]]:
+    found: dict[str, dict[int, float]] = {mode: {} for mode in STEP_MODES}
+    for mode, size in sorted(points):
+        found[mode][size] = round(fmean(points[mode, size]), 4)
+    return found

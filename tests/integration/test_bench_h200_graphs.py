@@ -108,6 +108,7 @@ def test_ratios_are_of_the_steps_between_two_scrapes() -> None:
     }
     first = found["buckets"][0]
     assert (first["mode"], first["bucket"], first["step_s"]) == ("FULL", 8, 0.004)
+    assert first["mean_s"] == pytest.approx(1 / 9), "the sum over the count"
     assert [row["steps"] for row in found["buckets"]] == [60, 20, 10, 30]
 
 

@@ -39,7 +39,7 @@ def test_the_simulated_engines_costs_are_found_again(tmp_path: Path) -> None:
     assert [line.count(" s") for line in captured] == [2, 2, 2, 2, 2], done.err
     found, cost = load_calibration(out), calibrated()
     assert 0 <= found.noise_ms < 0.2
-    assert f"steps within {found.noise_ms:.2g} ms" in done.out
+    assert "another engine's steps" in done.out
     for size in (1, 4, 8):
         assert found.step_ms["FULL"][size] == pytest.approx(cost.full.at(size) * 1000, rel=0.06)
         assert found.step_ms["PIECEWISE"][size] == pytest.approx(

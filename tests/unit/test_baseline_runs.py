@@ -1,6 +1,7 @@
 """Baseline runs: stages, what is sent, the figures, the record, and what may be compared."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -213,7 +214,11 @@ START = Start(
     (1, 2), {"ready": 2.0}, {"weights": 1.0 * GIB, "graphs": 1.0 * GIB, "kv_cache": 2.0 * GIB},
     1000, 8.0, {"ready": "2026-01-01T00:00:00+00:00"}, {"decode 1": 2},
 )  # fmt: skip
-ALIKE: dict[str, str | None] = dict.fromkeys(CONDITIONS, "same")
+ALIKE: dict[str, str | None] = {
+    **dict.fromkeys(CONDITIONS, "same"),
+    "tensor parallel": "1",
+    "pipeline parallel": "1",
+}
 STAGE = StageRecord("own", "sha256:abc", "FULL", (1, 2), ALIKE, START, (RUN, RUN))
 
 
@@ -232,6 +237,12 @@ def test_a_record_is_read_as_it_was_stored(tmp_path: Path) -> None:
     kept = record(stages=(failed, STAGE))
     path = store_record(kept, tmp_path)
     assert load_record(path) == kept
+    # Of before it was told, engines that were up together shared their GPUs.
+    old = re.sub(r',\s*"beside_others": false', "", path.read_text())
+    assert "beside_others" not in old
+    (tmp_path / "old.json").write_text(old)
+    (_, stage) = load_record(tmp_path / "old.json").stages
+    assert stage.start == replace(START, beside_others=True)
     newer = record(begun_at="2026-01-02T00:00:00+00:00")
     store_record(newer, tmp_path)
     assert latest_record(tmp_path, "sha256:abc") == newer
@@ -258,7 +269,7 @@ def test_runs_are_compared_only_where_every_condition_agrees(name: str) -> None:
     assert compare_conditions(ALIKE, ALIKE).comparable
     other = compare_conditions(ALIKE, {**ALIKE, name: "other"})
     assert not other.comparable
-    assert other.why_not == f"{name}: same and other"
+    assert other.why_not == f"{name}: {ALIKE[name]} and other"
     unknown = compare_conditions({**ALIKE, name: None}, {**ALIKE, name: None})
     assert not unknown.comparable
     assert unknown.why_not == f"{name} is not known of both"
@@ -278,6 +289,10 @@ def test_figures_per_gib() -> None:
     assert memory_gib(replace(STAGE, start=replace(shared, memory_bytes=parts))) == 4.0
     alone = replace(shared, beside_others=False, memory_bytes=parts)
     assert memory_gib(replace(STAGE, start=alone)) == 30.0
+    # The parts are of one worker of two.
+    two = replace(STAGE, conditions={**ALIKE, "tensor parallel": "2"})
+    assert memory_gib(replace(two, start=shared)) is None
+    assert memory_gib(replace(two, start=alone)) == 30.0
     graphless = replace(START, memory_bytes={"weights": 1.0 * GIB, "kv_cache": 1.0 * GIB})
     assert memory_gib(replace(STAGE, start=graphless)) is None
     assert memory_gib(replace(STAGE, start=graphless, mode="NONE")) == 2.0
@@ -286,7 +301,7 @@ def test_figures_per_gib() -> None:
 def test_what_an_engine_leaves_unsaid_of_its_memory_is_in_its_log() -> None:
     page = Series({(("kind", "gpu_used_after_capture"),): 30.0 * GIB})
     logged = {"weights_bytes": GIB, "kv_cache_bytes": 26 * GIB, "graph_bytes": GIB // 4}
-    found = memory_of(scrape(0.0, memory=page), logged)
+    found = memory_of(scrape(0.0, memory=page), logged, gpus=1)
     assert found == {
         "weights": GIB,
         "kv_cache": 26 * GIB,
@@ -295,8 +310,10 @@ def test_what_an_engine_leaves_unsaid_of_its_memory_is_in_its_log() -> None:
         "gpu_used_before_capture": 29.75 * GIB,
     }
     # Without graphs nothing was captured: there is no before.
-    eager = memory_of(scrape(0.0, memory=page), {"weights_bytes": GIB})
+    eager = memory_of(scrape(0.0, memory=page), {"weights_bytes": GIB}, gpus=1)
     assert "gpu_used_before_capture" not in eager
+    # The log tells of one worker, and the page of the GPUs of all.
+    assert "gpu_used_before_capture" not in memory_of(scrape(0.0, memory=page), logged, gpus=2)
 
 
 def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from canaryctl.common.errors import InputError
 from canaryctl.runtimes.grid.calibration import Calibration, GraphCost, PoolCost
 from canaryctl.runtimes.grid.cost import MIB, CostModel
 from canaryctl.runtimes.grid.fit import CaptureRun, GraphFit, fit_graph_cost
+from canaryctl.runtimes.grid.runs import About, MeasuredRun, calibration_of
 from canaryctl.runtimes.simulator.graphs import GraphSet
 from tests.support.grids import calibration
 
@@ -79,3 +80,19 @@ def test_a_grid_without_graphs_has_no_pool() -> None:
 def test_two_grids_are_too_few() -> None:
     with pytest.raises(InputError, match="found 2 runs with graphs, expected 3"):
         fit_graph_cost([run(*measured) for measured in MEASURED[:2]])
+
+
+def test_a_slow_engine_is_slow_with_graphs_and_without() -> None:
+    """What it alone ran, beyond its grid, is brought to the others' level too."""
+    truth = {"FULL": 2.0, "PIECEWISE": 5.0, "NONE": 15.0, "EAGER": 20.0}
+    runs = [
+        MeasuredRun("eager", "NONE", (), 128, [(8, truth["EAGER"])]),
+        MeasuredRun("default", MEASURED[0][1], DEFAULT, 128, [(8, 2.0), (64, 2.0)], 244.0, 3.0),
+        MeasuredRun("piecewise", "PIECEWISE", DEFAULT, 128, [(8, 5.0)], 190.0, 2.7),
+        MeasuredRun("few", MEASURED[2][1], MEASURED[2][2], 128, [(8, 2.6), (64, 19.5)], 84.0, 2.0),
+    ]
+    about = About("a GPU", "an engine", "a model", "made up", "", 1.0, 100, 1000)
+    found = calibration_of(runs, about)
+    assert found.step_ms["NONE"] == pytest.approx({64: truth["NONE"]})
+    assert found.step_ms["FULL"] == pytest.approx({8: 2.0, 64: 2.0})
+    assert found.noise_ms == pytest.approx(0.6 / 2**0.5, abs=1e-3)

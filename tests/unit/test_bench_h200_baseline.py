@@ -1,0 +1,38 @@
+"""The page of the baseline benchmark, from what its commands write."""
+
+import json
+from pathlib import Path
+
+from benchmarks.h200_baseline import HEAD, REHEARSAL, page
+from canaryctl.runtimes.grid.calibration import load_calibration
+
+CALIBRATION = Path(__file__).parents[2] / "docs" / "benchmarks" / "h200_calibration.json"
+PLANNED = [1, 4, 5, 9, 48, 64, 76, 84, 100, 137, 177, 249, 308]
+
+
+def stage(
+    name: str, mode: str, sizes: list[int] | None, graph_mib: float | None
+) -> dict[str, object]:
+    memory = {} if graph_mib is None else {"graphs": graph_mib * 2**20}
+    start = {"captured_sizes": sizes, "memory_bytes": memory, "stage_s": {"capture": 2.0}}
+    return {"name": name, "mode": mode, "start": start}
+
+
+def test_what_was_foretold_stands_beside_what_the_engine_said(tmp_path: Path) -> None:
+    stages = [
+        stage("eager", "NONE", [], None),
+        stage("planned", "FULL_AND_PIECEWISE", PLANNED, 138.0),
+        stage("own", "FULL_AND_PIECEWISE", [1, 2], None),
+    ]
+    (tmp_path / "baseline.json").write_text(json.dumps({"stages": stages}))
+    (tmp_path / "baseline.txt").write_text("the table\n")
+    engine = load_calibration(CALIBRATION)
+    made = page(tmp_path, engine, REHEARSAL)
+    assert made.startswith(f"{REHEARSAL}\n\n```\nthe table\n```\n")
+    assert "| planned | 22 | 143.6 / 138.0 (+4%) | 2.05 / 2.00 (+2%) |" in made
+    assert "| own | 4 | not said | " in made
+    assert "| eager |" not in made, "it captured nothing"
+    assert "plain torch" not in made, "that was not measured"
+    (tmp_path / "torch.json").write_text(CALIBRATION.read_text())
+    with_torch = page(tmp_path, engine, HEAD)
+    assert "| 128 | 4.99 | 4.99 |" in with_torch

@@ -5,10 +5,8 @@ from typing import Any
 
 from benchmarks._h200_buckets import table
 from canaryctl.runtimes.grid.calibration import Calibration
-from canaryctl.runtimes.grid.cost import CostModel
+from canaryctl.runtimes.grid.cost import MIB, CostModel
 from canaryctl.runtimes.simulator.graphs import GraphSet, StepMode
-
-MIB = 1 << 20
 
 
 def start_table(cost: CostModel, record: Mapping[str, Any], max_num_seqs: int) -> str:
@@ -75,10 +73,8 @@ def _foretold_s(cost: CostModel, row: Mapping[str, Any]) -> float:
     return cost.no_graph_s(round(row["actual"] / row["steps"]), pure_decode=True)
 
 
-def both(foretold: float | None, measured: float | None, digits: int) -> str:
+def both(foretold: float, measured: float | None, digits: int) -> str:
     if measured is None:
         return "not said"
-    if foretold is None:
-        return f"{measured:.{digits}f}"
     apart = f" ({foretold / measured - 1:+.0%})" if measured else ""
     return f"{foretold:.{digits}f} / {measured:.{digits}f}{apart}"

@@ -22,6 +22,7 @@ import yaml
 
 from benchmarks import _h200_artifacts as artifacts
 from benchmarks._h200_forecast import calibrations_table, start_table
+from canaryctl.controller.cli.grid_print import noise
 from canaryctl.runtimes.grid.calibration import Calibration, load_calibration
 from canaryctl.runtimes.grid.cost import CostModel
 
@@ -43,9 +44,8 @@ and after capture is all that the GPU had in use, by other engines too."""
 REHEARSAL = "# A rehearsal with simulated engines: its figures are of no GPU"
 FORECAST = """## What the planner foretold
 
-By the calibration of {0}. Another engine's steps are off by {1:.2g} ms (one standard deviation);
-memory and capture time of its own grids were fitted within {2:.0%}. Foretold / measured, from the
-log of each engine's start:"""
+By the calibration of {0}; {1}. Memory and capture time of its own grids were fitted within {2:.0%}.
+Foretold / measured, from the log of each engine's start:"""
 TORCH = """## Engine and plain torch
 
 `canaryctl grid calibrate` with the engine, and `--torch` with layers of the same shape ({0}).
@@ -93,7 +93,7 @@ def page(out: Path, engine: Calibration, head: str) -> str:
     parts = [
         head,
         f"```\n{(out / 'baseline.txt').read_text().strip()}\n```",
-        FORECAST.format(engine.whose, engine.noise_ms, engine.graphs_error),
+        FORECAST.format(engine.whose, noise(engine), engine.graphs_error),
         start_table(CostModel(engine), record, artifacts.MAX_NUM_SEQS),
     ]
     torch = out / "torch.json"

@@ -39,6 +39,7 @@ from benchmarks._h200_parity import parity_table
 from benchmarks._h200_planned import forecast_table, plan, write_counts
 from benchmarks._h200_trace import PHASES, REHEARSAL, make_trace, run_trace
 from canaryctl.common.metrics import Signal
+from canaryctl.controller.cli.grid_print import noise
 from canaryctl.gates.samples import Missing, Scrape, Series
 from canaryctl.gates.sources.base import Target
 from canaryctl.gates.sources.scrape import ScrapeSource
@@ -341,8 +342,8 @@ other: the median and (least–most)."""
 
 FORECAST = """## The planner's forecast
 
-Predicted / measured: by the calibration of {} (another engine's steps are off by {:.2g} ms, one
-standard deviation), and by the engine's log and the probe. The mean step is of decodes alone, of
+Predicted / measured: by the calibration of {} ({}), and by the
+engine's log and the probe. The mean step is of decodes alone, of
 each size by as many steps as there were."""
 
 
@@ -365,7 +366,7 @@ def page(results: Mapping[str, Any], cost: CostModel) -> str:
         asked = f"{found['requests']} requests, {found['failed']} of them failed"
         said = f"Mode {mode}; {asked}; ready after {found['ready_s']:.0f} s. Sizes: {sizes}."
         parts += [f"## {name}\n\n{said}", bucket_table(found)]
-    parts += [FORECAST.format(cost.calibration.whose, cost.calibration.noise_ms)]
+    parts += [FORECAST.format(cost.calibration.whose, noise(cost.calibration))]
     parts += [forecast_table(engines, cost, artifacts.MAX_NUM_SEQS)]
     parts += [PARITY, parity_table(results["parity"])]
     parts += [OVERHEAD, overhead_table(results["overhead"])]

@@ -60,12 +60,22 @@ def _graphs(
     return round(CostModel(found).graph_bytes(graphs)), f"the calibration of {found.whose}"
 
 
-LOGGED_BYTES: Final = {
+_LOGGED_BYTES: Final = {
     "weights": "weights_bytes",
     "kv_cache": "kv_cache_bytes",
     "graphs": "graph_bytes",
 }
 """What an engine's page may not say of its memory, by the fact that its log tells."""
+
+
+def with_logged(said: Mapping[str, float], facts: Mapping[str, Any]) -> dict[str, float]:
+    """Bytes by kind: what the page said, and else what the log told (``facts``)."""
+    logged = {
+        part: float(facts[name])
+        for part, name in _LOGGED_BYTES.items()
+        if facts.get(name) is not None
+    }
+    return {**logged, **said}
 
 
 def measured(facts: Mapping[str, Any]) -> dict[str, float]:
@@ -75,16 +85,13 @@ def measured(facts: Mapping[str, Any]) -> dict[str, float]:
     of a GPU that others use too it is theirs as well. It is told where the engine's own page tells
     of the KV cache: a log tells of one worker, and the GPUs' use is of all.
     """
-    said = {**(facts.get("memory_bytes") or {})}
-    told = "kv_cache" in said
-    for part, name in LOGGED_BYTES.items():
-        if part not in said and facts.get(name) is not None:
-            said[part] = float(facts[name])
-    found = {part: float(said[part]) for part in PARTS if part in said}
+    page = facts.get("memory_bytes") or {}
+    said, told = with_logged(page, facts), "kv_cache" in page
+    found: dict[str, float] = {part: said[part] for part in PARTS if part in said}
     used = said.get("gpu_used_after_capture")
     known = [found.get(part) for part in ("weights", "kv_cache", "graphs")]
     if told and used is not None and None not in known:
-        rest = float(used) - sum(filter(None, known))
+        rest = used - sum(filter(None, known))
         if rest >= 0:
             found["workspace"] = rest
     return found

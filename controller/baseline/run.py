@@ -15,7 +15,7 @@ from canaryctl.controller.baseline.load import Load
 from canaryctl.controller.baseline.record import BaselineRecord, StageRecord, Start
 from canaryctl.controller.baseline.stages import Stage
 from canaryctl.controller.errors import NoGpuError
-from canaryctl.controller.memory import LOGGED_BYTES
+from canaryctl.controller.memory import with_logged
 from canaryctl.gates.samples import Scrape
 from canaryctl.runtimes.load.generate import run_load
 from canaryctl.runtimes.load.report import Outcome
@@ -174,10 +174,7 @@ def memory_of(scrape: Scrape, facts: Mapping[str, Any], *, gpus: int) -> dict[st
     vLLM says how much less of its GPU was free after the capture than before it, and not how much
     was: on one GPU the one follows from the other.
     """
-    memory = by_label(scrape.values.get(Signal.MEMORY), "kind")
-    for kind, name in LOGGED_BYTES.items():
-        if kind not in memory and facts.get(name) is not None:
-            memory[kind] = float(facts[name])
+    memory = with_logged(by_label(scrape.values.get(Signal.MEMORY), "kind"), facts)
     after, graphs = (memory.get(kind) for kind in ("gpu_used_after_capture", "graphs"))
     if gpus == 1 and after is not None and graphs is not None:
         memory.setdefault("gpu_used_before_capture", after - graphs)

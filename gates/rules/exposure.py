@@ -7,7 +7,6 @@ arms' shares. Exposure counts as it was judged: canary observations for (A), blo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,8 +19,6 @@ from canaryctl.gates.wording import percent, seconds, whole
 
 if TYPE_CHECKING:
     from canaryctl.gates.rules.quantile_regression import QuantileRegression
-
-_LATE = math.log(2)  # half of E is kept for late starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ def plan(
                 rho0=rho0 or 1.0,
                 share=share,
                 s=rate,
-                climb=rule.bars.log_fail + planner.MIXING + _LATE,
+                climb=rule.bars.log_fail + planner.MIXING + planner.LATE,
                 z=planner.Z90,
                 phi=method.phi_upper,
             )

@@ -96,7 +96,7 @@ def blocks_needed(
     if not 0 < share < 1 or rho <= 0 or rho == rho0 or baseline_events <= 0:
         return None
     growths = _growths(rho, rho0, share, baseline_events)
-    climb = bar + (math.log(2) if rho > rho0 else 0.0)
+    climb = bar + (LATE if rho > rho0 else 0.0)
 
     def decided(n: float) -> bool:
         return log_mean_exp([n * g - z * math.sqrt(n * v) for g, v in growths]) >= climb
@@ -159,7 +159,7 @@ def _binomial(m: int, p: float) -> Iterator[tuple[int, float]]:
 def least_blocks(*, share: float, bar: float) -> int:
     """Blocks that (B) needs to FAIL where every exceedance is the canary's: no evidence is
     quicker. A block multiplies bet c by 1 + c(1−π)/π then; late starts cost half. 11 at π = ½."""
-    return _least([bet * (1 - share) / share for bet in BETS], bar + math.log(2))
+    return _least([bet * (1 - share) / share for bet in BETS], bar + LATE)
 
 
 def least_blocks_to_pass(*, share: float, bar: float) -> int:

@@ -263,4 +263,8 @@ def test_what_was_measured_has_the_same_parts() -> None:
         "gpu_total": 20.0, "weights": 5.0, "kv_cache": 7.0, "workspace": 2.0, "graphs": 1.0,
     }  # fmt: skip
     assert measured({"weights_bytes": 5, "graph_bytes": None}) == {"weights": 5.0}
+    # A log tells of one worker, and what the GPUs had in use is of all of them and of others.
+    logged = {"weights_bytes": 5, "kv_cache_bytes": 7, "graph_bytes": 1}
+    found = measured({**logged, "memory_bytes": {"gpu_used_after_capture": 90.0}})
+    assert found == {"weights": 5.0, "kv_cache": 7.0, "graphs": 1.0}
     assert measured({}) == {}

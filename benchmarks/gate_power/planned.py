@@ -18,7 +18,7 @@ MANY = 10**9  # observations, so that rounding to whole ones does not show
 
 def plans() -> Iterator[tuple[str, str, bool, float]]:
     """(what, case, whether it is a pass, canary requests that half of the releases take)."""
-    failing = -math.log(ALPHA) + planner.MIXING + planner.LATE
+    failing = planner.climb_to_fail(-math.log(ALPHA))
     for name, factor in (("+50 %", 1.5), ("+100 %", 2.0)):
         yield f"fail, {name}", name, False, _requests(MARGINS["33 %"], factor, failing)
     passing = -math.log(BETA) + planner.MIXING_PASS

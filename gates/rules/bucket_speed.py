@@ -203,7 +203,7 @@ class BucketSpeed:
             rho=state["slow"][1] / n_c / rate,
             share=n_c / (n_c + n_b),
             s=rate,
-            climb=self.bars.log_fail + planner.MIXING,
+            climb=planner.climb_to_fail(self.bars.log_fail),
             z=planner.Z90,
             phi=self.phi,
         )

@@ -167,11 +167,14 @@ def share_limit(rule: ShareLimit, share: float | Missing) -> RuleForecast:
     for target, z in Z.items():
         passing = target in PASSING
         units = None
+        climbs = planner.climb_to_fail(rule.bars.log_fail)
+        if passing:
+            climbs = rule.bars.log_pass + planner.MIXING
         if not passing or known < rule.limit:
             units = planner.bernoulli_needed(
                 theta=known if passing else worse,
                 s0=rule.limit,
-                climb=(rule.bars.log_pass if passing else rule.bars.log_fail) + planner.MIXING,
+                climb=climbs,
                 z=z,
                 phi=rule.phi,
             )
@@ -227,7 +230,7 @@ def climb(bars: Bars, target: Target) -> float:
     """Of (A)."""
     if target in PASSING:
         return bars.log_pass + planner.MIXING_PASS
-    return bars.log_fail + planner.MIXING
+    return planner.climb_to_fail(bars.log_fail)
 
 
 def _unseen(seen: Missing | None) -> Missing:
@@ -337,7 +340,7 @@ def _requests(
         rho0=1.0 if passing else placed.rho0,
         share=share,
         s=placed.s or 1 - rule.p,
-        climb=climb(rule.bars, target) + (0.0 if passing else planner.LATE),
+        climb=climb(rule.bars, target),
         z=Z[target],
         phi=rule.method.phi_pass if passing else rule.method.phi_upper,
     )

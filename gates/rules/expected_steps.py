@@ -106,7 +106,7 @@ def _compared(rule: BucketSpeed, target: Target, odds: _Odds, share: float) -> f
         rho=max(odds.rho, lr.PASS_GRID[-1]) if passing else odds.rho,
         share=share,
         s=odds.s,
-        climb=climb(rule.bars, target) + (planner.LATE if target in FAILING else 0.0),
+        climb=climb(rule.bars, target),
         z=Z[target],
         phi=rule.phi,
     )

@@ -61,7 +61,7 @@ def plan(
                 rho0=rho0 or 1.0,
                 share=share,
                 s=rate,
-                climb=rule.bars.log_fail + planner.MIXING + planner.LATE,
+                climb=planner.climb_to_fail(rule.bars.log_fail),
                 z=planner.Z90,
                 phi=method.phi_upper,
             )

@@ -159,7 +159,7 @@ class PileUp:
             rho0=1 + self.tolerance,
             share=share,
             s=quiet,
-            climb=self.bars.log_fail + planner.MIXING,
+            climb=planner.climb_to_fail(self.bars.log_fail),
             z=z,
             phi=phi,
         )

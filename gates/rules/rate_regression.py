@@ -97,7 +97,7 @@ class RateRegression:
             rho0=1 + self.tolerance,
             share=n_c / (n_c + n_b),
             s=min(max(baseline, self.rare), 0.5),
-            climb=self.bars.log_fail + planner.MIXING,
+            climb=planner.climb_to_fail(self.bars.log_fail),
             z=planner.Z90,
             phi=self.phi,
         )

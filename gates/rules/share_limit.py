@@ -99,7 +99,7 @@ class ShareLimit:
     def _exposure(self) -> float:
         """Observations after which a share ``detectable`` above the limit would have failed."""
         theta = min(self.limit * (1 + self.bars.detectable), (1 + self.limit) / 2)
-        climb = self.bars.log_fail + planner.MIXING
+        climb = planner.climb_to_fail(self.bars.log_fail)
         units = planner.bernoulli_needed(
             theta=theta, s0=self.limit, climb=climb, z=planner.Z90, phi=self.phi
         )

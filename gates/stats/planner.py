@@ -17,11 +17,18 @@ MIXING_PASS = 0.4
 """Of (A)'s pass: less, because its low bar is more often reached by a lucky start before the mean
 growth is there. Simulated medians come within 13 % then for rates of 0.15 to 0.7, ninth deciles up
 to 18 % sooner."""
-LATE = math.log(2)  # half of the evidence is kept for late starts
+LATE = math.log(2)
+"""Of every failure: half of the evidence is kept for late starts
+(:func:`~canaryctl.gates.stats.mixture.log_e_late`)."""
 _NEVER = 1_000_000
 _POISSON_UP_TO = 12.0  # exceedances a block: above, their number is taken as fixed
 _NEGLIGIBLE = 1e-7
 _ENUMERATE_UP_TO = 200  # above, a larger block adds next to nothing to what it can say
+
+
+def climb_to_fail(bar: float) -> float:
+    """Λ of a mixture over alternatives and starts, all of them but (B)'s, to reach ``bar``."""
+    return bar + MIXING + LATE
 
 
 def units_needed(g: float, v: float, climb: float, z: float) -> float | None:

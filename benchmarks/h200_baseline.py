@@ -2,12 +2,13 @@
 planner foretells by the engine's own calibration beside what came, and eager, the default grid and
 the planned one under the same load, in turns.
 
-    python -m benchmarks.h200_baseline --counts shapes.csv --out OUT
-    python -m benchmarks.h200_baseline --counts shapes.csv --out OUT --simulated      a rehearsal
+    python -m benchmarks.h200_baseline --out OUT
+    python -m benchmarks.h200_baseline --out OUT --simulated      a rehearsal
 
-``shapes.csv``: the shapes of the traffic (``kind,size,count``), as benchmarks.h200_graphs writes
-them. The grid is planned from it, written into the artifact and kept with it. Nothing else may
-use the GPU. ``--calibration FILE`` takes that one instead of measuring it.
+The grid is planned from ``h200_shapes.csv``, the steps that the trace of benchmarks.h200_graphs
+once had on an H200 (that benchmark writes its own; ``--counts FILE``, ``kind,size,count``, takes
+another), written into the artifact and kept with it. Nothing else may use the GPU.
+``--calibration FILE`` takes that one instead of measuring it.
 """
 
 import argparse
@@ -33,14 +34,15 @@ LOAD = {
     "output_tokens": {"min": 48, "max": 96},
 }
 LOAD_S = 12
+SHAPES = Path(__file__).with_name("h200_shapes.csv")
 HEAD = """# Eager, the default grid and a planned one
 
-    python -m benchmarks.h200_baseline --counts shapes.csv --out OUT
+    python -m benchmarks.h200_baseline --out OUT
 
 on a host with an H200, vLLM 0.25.1, torch 2.11.0+cu130 and the project on its PYTHONPATH. The model
-has the shape of Qwen3-0.6B and random weights. `shapes.csv` is what `benchmarks.h200_graphs` wrote
-of the default grid's steps. A value is the median and (least–most) of its repeats. Memory before
-and after capture is all that the GPU had in use, by other engines too."""
+has the shape of Qwen3-0.6B and random weights. The grid is planned from `benchmarks/h200_shapes.csv`,
+steps that the trace of `benchmarks.h200_graphs` had. A value is the median and (least–most) of its
+repeats. Memory before and after capture is all that the GPU had in use, by other engines too."""
 REHEARSAL = "# A rehearsal with simulated engines: its figures are of no GPU"
 FORECAST = """## What the planner foretold
 
@@ -54,7 +56,7 @@ Milliseconds of a step of decodes:"""
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--counts", type=Path, required=True)
+    parser.add_argument("--counts", type=Path, default=SHAPES)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "out")))
     parser.add_argument("--work", type=Path, default=Path(".h200-baseline"))
     parser.add_argument("--calibration", type=Path)

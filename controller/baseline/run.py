@@ -1,7 +1,8 @@
 """Run the stages of a baseline: start, load, read, stop."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -94,11 +95,10 @@ class BaselineRun:
     def _group(self, group: Sequence[_Stage]) -> None:
         """Engines that are up together."""
         up = [(one, ready) for one in group if (ready := self._start(one)) is not None]
-        for one, ready in up:
-            others = {gpu for _, o in up if o is not ready for gpu in o.instance.gpus}
+        beside = share_a_gpu([ready.instance.gpus for _, ready in up])
+        for (one, _), beside_others in zip(up, beside, strict=True):
             if one.start is not None:
-                beside = not others.isdisjoint(ready.instance.gpus)
-                one.start = replace(one.start, beside_others=beside)
+                one.start = replace(one.start, beside_others=beside_others)
         for repeat in range(self._repeats):
             # Whoever is first meets another machine than the last: the order turns.
             turn = repeat % max(1, len(up))
@@ -143,6 +143,12 @@ class BaselineRun:
             f"{one.stage.name}, run {repeat + 1} of {self._repeats}: {run.requests} requests, "
             f"{run.failed} failed, {run.tokens_per_s:.0f} tokens/s"
         )
+
+
+def share_a_gpu(gpus: Sequence[Collection[int]]) -> list[bool]:
+    """Of each engine, by the ``gpus`` of each, whether another one is on a GPU of its own."""
+    uses = Counter(gpu for of_one in gpus for gpu in of_one)
+    return [any(uses[gpu] > 1 for gpu in of_one) for of_one in gpus]
 
 
 def started(up: Up, scrape: Scrape) -> Start:

@@ -34,7 +34,7 @@ from canaryctl.controller.baseline.record import (
     load_record,
     store_record,
 )
-from canaryctl.controller.baseline.run import memory_of
+from canaryctl.controller.baseline.run import memory_of, share_a_gpu
 from canaryctl.controller.baseline.stages import stages_of
 from canaryctl.controller.baseline.summary import memory_gib, summary_of
 from canaryctl.gates.samples import Histogram, Missing, Scrape, Series, Value
@@ -296,6 +296,12 @@ def test_figures_per_gib() -> None:
     graphless = replace(START, memory_bytes={"weights": 1.0 * GIB, "kv_cache": 1.0 * GIB})
     assert memory_gib(replace(STAGE, start=graphless)) is None
     assert memory_gib(replace(STAGE, start=graphless, mode="NONE")) == 2.0
+
+
+def test_only_engines_on_one_gpu_are_beside_each_other() -> None:
+    assert share_a_gpu([(0,), (1,), (2, 3)]) == [False, False, False]
+    assert share_a_gpu([(0,), (1, 0), (2,), (1,)]) == [True, True, False, True]
+    assert share_a_gpu([(), ()]) == [False, False]
 
 
 def test_what_an_engine_leaves_unsaid_of_its_memory_is_in_its_log() -> None:

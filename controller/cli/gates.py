@@ -4,7 +4,7 @@ import click
 
 from canaryctl.controller.cli.lazy import Lazy, LazyGroup
 from canaryctl.controller.cli.output import emit_json
-from canaryctl.controller.cli.release import document, opened
+from canaryctl.controller.cli.records import document, records
 
 _CLI = "canaryctl.controller.cli"
 COMMANDS = {
@@ -29,11 +29,11 @@ def explain(release: str, as_json: bool) -> None:
     """Say in sentences why a release was promoted, held or rolled back."""
     from canaryctl.controller.explain import explain as sentences
 
-    with opened() as app:
-        found = app.store.release(release)
-        lines = sentences(found, app.store.gate_records(found.id), app.store.events(found.id))
+    with records() as (_, store):
+        found = store.release(release)
+        lines = sentences(found, store.gate_records(found.id), store.events(found.id))
         if as_json:
-            emit_json({**document(app, found), "explanation": list(lines)})
+            emit_json({**document(store, found), "explanation": list(lines)})
             return
     for line in lines:
         click.echo(line)

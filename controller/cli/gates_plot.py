@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from canaryctl.controller.cli.release import opened
+from canaryctl.controller.cli.records import records
 
 
 @click.command()
@@ -16,9 +16,9 @@ def plot(release: str, gate: str | None, output: Path | None) -> None:
     from canaryctl.common.errors import InputError
     from canaryctl.controller.plot import plot as drawn
 
-    with opened() as app:
-        found = app.store.release(release)
-        picture = drawn(found.id, app.store.looks(found.id), gate)
+    with records() as (_, store):
+        found = store.release(release)
+        picture = drawn(found.id, store.looks(found.id), gate)
     if output is None:
         click.echo(picture, nl=False)
         return

@@ -4,7 +4,7 @@ import click
 
 from canaryctl.controller.cli.exits import Exit
 from canaryctl.controller.cli.output import emit_json
-from canaryctl.controller.cli.release import opened
+from canaryctl.controller.cli.records import records
 
 
 @click.command()
@@ -18,15 +18,15 @@ def replay(release: str, as_json: bool) -> int:
     from canaryctl.common.errors import InputError
     from canaryctl.controller.replay import replay as replayed
 
-    with opened() as app:
-        found = app.store.release(release)
-        terms = app.store.gate_terms(found.id)
+    with records() as (_, store):
+        found = store.release(release)
+        terms = store.gate_terms(found.id)
         if terms is None:
             raise InputError(
                 f"release {found.id} was recorded by a version that kept no looks: "
                 "there is nothing to replay"
             )
-        done = replayed(terms, app.store.looks(found.id), app.store.gate_records(found.id))
+        done = replayed(terms, store.looks(found.id), store.gate_records(found.id))
     if as_json:
         difference = done.difference
         emit_json(

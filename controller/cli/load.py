@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from canaryctl.controller.cli.release import opened
+from canaryctl.controller.cli.records import records
 
 
 @click.command()
@@ -22,7 +22,7 @@ def load(
     """
     from canaryctl.runtimes.load.command import main_load
 
-    with opened() as app:
-        found = app.store.service(service)
-        url = f"http://{app.settings.host}:{found.port}"
+    with records() as (settings, store):
+        found = store.service(service)
+        url = f"http://{settings.host}:{found.port}"
     return main_load([url], rate=rate, profile_path=profile, duration=duration, as_json=as_json)

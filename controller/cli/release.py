@@ -10,6 +10,7 @@ import click
 
 from canaryctl.controller.cli.exits import Exit
 from canaryctl.controller.cli.output import emit_json
+from canaryctl.controller.cli.records import document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,7 +189,7 @@ def submit(
     except AlreadyStableError as error:
         click.echo(str(error), err=True)
         if as_json and error.release is not None:
-            emit_json(document(app, app.store.release(error.release)))
+            emit_json(document(app.store, app.store.release(error.release)))
         return Exit.OK
     return follow(app, created, wait=wait, until=until, timeout=timeout, as_json=as_json)
 
@@ -226,13 +227,13 @@ def follow(
     if not waited.settled and not waited.timed_out and until == "final":
         click.echo("some instances are still draining; `canaryctl serve` goes on", err=True)
     if as_json:
-        emit_json(document(app, waited.release))
+        emit_json(document(app.store, waited.release))
     return EXIT_CODES[outcome_of(waited.release)]
 
 
 def _detached(app: "App", created: "Release", as_json: bool) -> int:
     if as_json:
-        emit_json(document(app, created))
+        emit_json(document(app.store, created))
     else:
         click.echo(created.id)
     if app.store.holder(f"service:{created.service}", app.clock.now()) is None:
@@ -277,9 +278,3 @@ def _supersede(app: "App", loaded: "LoadedArtifact", rate: float | None, as_json
             wait_for(active.id, leased, app.store, app.clock, on_tick=progress.show)
     finally:
         leased.close()
-
-
-def document(app: "App", shown: "Release") -> dict[str, Any]:
-    from canaryctl.controller.report import release_document
-
-    return release_document(shown, app.store.gate_records(shown.id), app.store.events(shown.id))

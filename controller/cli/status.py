@@ -1,16 +1,19 @@
 """``canaryctl status`` and ``history``: what is, and what was."""
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from canaryctl.controller.cli.output import Table, emit_json
-from canaryctl.controller.cli.release import document, follow, opened
+from canaryctl.controller.cli.records import document, records
+from canaryctl.controller.cli.release import follow, opened
 
 if TYPE_CHECKING:
-    from canaryctl.controller.compose import App
     from canaryctl.controller.model import Release, Service
+    from canaryctl.controller.settings import Settings
+    from canaryctl.controller.store import Store
 
 WATCH_S = 1.0
 
@@ -26,17 +29,18 @@ def status(name: str | None, watch: bool, wait: bool, as_json: bool) -> int | No
 
     if watch and as_json:
         raise InputError("--watch shows again and again, --json prints one document: give one")
-    with opened() as app:
-        if wait:
-            if name is None:
-                raise InputError("--wait needs a release")
+    if wait:
+        if name is None:
+            raise InputError("--wait needs a release")
+        with opened() as app:
             release = app.store.release(name)
             return follow(app, release, wait=True, until="final", timeout=None, as_json=as_json)
+    with records() as (settings, store):
         while True:
-            _show(app, name, as_json)
+            _show(settings, store, name, as_json)
             if not watch:
                 return None
-            app.clock.sleep(WATCH_S)
+            time.sleep(WATCH_S)
             click.clear()
 
 
@@ -46,29 +50,29 @@ def status(name: str | None, watch: bool, wait: bool, as_json: bool) -> int | No
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def history(service: str | None, limit: int, as_json: bool) -> None:
     """List releases, the newest first."""
-    with opened() as app:
-        releases = app.store.releases(service, limit)
+    with records() as (_, store):
+        releases = store.releases(service, limit)
         if as_json:
-            emit_json({"releases": [document(app, release) for release in releases]})
+            emit_json({"releases": [document(store, release) for release in releases]})
             return
         _releases_table(releases)
 
 
-def _show(app: "App", name: str | None, as_json: bool) -> None:
-    services = {service.name: service for service in app.store.services()}
+def _show(settings: "Settings", store: "Store", name: str | None, as_json: bool) -> None:
+    services = {service.name: service for service in store.services()}
     if name is not None and name not in services:
-        _show_release(app, app.store.release(name), as_json)
+        _show_release(store, store.release(name), as_json)
         return
     shown = [services[name]] if name is not None else list(services.values())
     if as_json:
-        emit_json({"services": [_service_document(app, service) for service in shown]})
+        emit_json({"services": [_service_document(settings, store, service) for service in shown]})
         return
     if not shown:
         click.echo("no service yet: `canaryctl release artifact.yaml` makes one", err=True)
         return
     table = Table("service", "url", "stable", "instances", "release", "phase", "weight")
     for service in shown:
-        facts = _service_document(app, service)
+        facts = _service_document(settings, store, service)
         active = facts["active_release"] or {}
         table.add(
             service.name,
@@ -82,38 +86,38 @@ def _show(app: "App", name: str | None, as_json: bool) -> None:
     table.print()
 
 
-def _service_document(app: "App", service: "Service") -> dict[str, Any]:
-    active = app.store.active_release(service.name)
-    stable = app.store.artifact(service.stable_digest) if service.stable_digest else None
+def _service_document(settings: "Settings", store: "Store", service: "Service") -> dict[str, Any]:
+    active = store.active_release(service.name)
+    stable = store.artifact(service.stable_digest) if service.stable_digest else None
     return {
         "service": service.name,
-        "url": f"http://{app.settings.host}:{service.port}",
+        "url": f"http://{settings.host}:{service.port}",
         "stable": stable.title if stable else None,
         "stable_digest": service.stable_digest,
         "instances": [
             {
                 "id": instance.id,
                 "state": instance.state.value,
-                "artifact": app.store.artifact(instance.digest).title,
-                "engine": _engine_words(app, instance.digest),
+                "artifact": store.artifact(instance.digest).title,
+                "engine": _engine_words(store, instance.digest),
                 "port": instance.port,
                 "gpus": list(instance.gpus),
                 "stages": {s.value: at.isoformat() for s, at in instance.stages.items()},
                 "facts": dict(instance.facts),
             }
-            for instance in app.store.instances(service=service.name, live_only=True)
+            for instance in store.instances(service=service.name, live_only=True)
         ],
-        "active_release": document(app, active) if active else None,
+        "active_release": document(store, active) if active else None,
     }
 
 
-def _engine_words(app: "App", digest: str) -> str:
-    engine = app.store.artifact(digest).runtime.engine
+def _engine_words(store: "Store", digest: str) -> str:
+    engine = store.artifact(digest).runtime.engine
     return f"{engine.name} {engine.version}"
 
 
-def _show_release(app: "App", release: "Release", as_json: bool) -> None:
-    facts = document(app, release)
+def _show_release(store: "Store", release: "Release", as_json: bool) -> None:
+    facts = document(store, release)
     if as_json:
         emit_json(facts)
         return

@@ -9,11 +9,11 @@ import psutil
 import pytest
 import yaml
 
-from canaryctl.controller.settings import Settings
-from canaryctl.controller.store import open_store
+from canaryctl.controller.states import Phase
 from tests.support.cli import Cli, Running, eventually
 from tests.support.cpu_vllm import CORE, cpu_runtime, cpu_vllm_python, tiny_model
 from tests.support.prometheus import Prometheus
+from tests.support.watching import store_of
 
 __all__ = ["cpu_vllm_python", "tiny_model"]
 
@@ -140,16 +140,17 @@ def test_an_engine_whose_core_is_killed_is_rolled_back(
     cli: Cli, factory: Factory, load: Running
 ) -> None:
     running = cli.start("release", factory.write("killed", args={"seed": 2}), "--json")
-    release = eventually("a release", lambda: cli.service()["active_release"])["release"]
+    with store_of(cli) as store:
+        release = eventually("a release", lambda: store.active_release("chat")).id
 
-    def canary() -> int | None:
-        document = cli.run("status", release, "--json").document
-        if document["phase"] != "progressing" or document["weight"] != 50:
-            return None
-        pids = [process.pid for process in psutil.process_iter() if _is_core(process, release)]
-        return pids[0] if pids else None
+        def canary() -> int | None:
+            found = store.release(release)
+            if found.phase is not Phase.PROGRESSING or found.weight != 50:
+                return None
+            pids = [process.pid for process in psutil.process_iter() if _is_core(process, release)]
+            return pids[0] if pids else None
 
-    core = eventually("a canary under traffic", canary, timeout_s=180)
+        core = eventually("a canary under traffic", canary, timeout_s=180)
     time.sleep(2)
     psutil.Process(core).kill()
     done = running.wait(1000)
@@ -180,6 +181,6 @@ def test_an_equal_engine_is_promoted_judged_through_prometheus(
     prometheus.stop()
     assert done.code == 0, done.err
     assert cli.service()["stable"] == "good@1"
-    with open_store(Settings.from_environment(cli.env)) as store:
+    with store_of(cli) as store:
         sources = {row.source for row in store.evidence(done.document["release"])}
     assert sources == {"prometheus"}

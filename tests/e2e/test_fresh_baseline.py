@@ -1,5 +1,6 @@
 """A canary beside a fresh baseline, under a service of several engines, by the command line."""
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import yaml
 
 from tests.support.artifacts import LOAD, artifact, first, write
 from tests.support.cli import Cli, eventually
+from tests.support.watching import store_of
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -52,11 +54,8 @@ def fresh(kind: str, number: int, **more: Any) -> dict[str, Any]:
 
 
 def pools(cli: Cli) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for instance in cli.service()["instances"]:
-        pool = instance["id"].rsplit("-", 1)[0]
-        found[pool] = found.get(pool, 0) + 1
-    return found
+    with store_of(cli) as store:
+        return Counter(i.pool for i in store.instances(service="chat", live_only=True))
 
 
 def test_a_slow_one_is_rolled_back_and_nothing_is_left(cli: Cli, folder: Path) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import psutil
 import pytest
 
+from canaryctl.controller.model import Release
 from tests.support.artifacts import artifact, first, write, write_load
 from tests.support.cli import Cli, Done, Running, eventually
+from tests.support.watching import store_of
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -35,13 +37,14 @@ def cli(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[Cli]
 
 
 def phase(cli: Cli, release: str) -> str:
-    document: dict[str, Any] = cli.run("status", release, "--json").document
-    return str(document["phase"])
+    with store_of(cli) as store:
+        return store.release(release).phase.value
 
 
 def active(cli: Cli) -> str:
-    found = eventually("an active release", lambda: cli.service()["active_release"])
-    return str(found["release"])
+    with store_of(cli) as store:
+        found: Release = eventually("an active release", lambda: store.active_release("chat"))
+    return found.id
 
 
 def paused_release(cli: Cli, path: Path) -> tuple[Running, str]:

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Mapping
 from functools import cache
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -340,14 +341,13 @@ def test_a_look_of_eight_gates_with_190_edges_costs_milliseconds(engines: int) -
     gates = [build(name) for name in names]
     states = [gate.start() for gate in gates]
     spent = []
-    for k in range(150):
+    for k in range(240):
         beside = ArmWindow(tuple(Delta(f"b{n}", 15.0, found) for n in range(engines)), engines)
         now = look(15.0 * k, canary=arm(found), baseline=beside)
         started = time.process_time()
         for index, gate in enumerate(gates):
             states[index], _ = gate.look(states[index], now)
         spent.append(time.process_time() - started)
-    lasting = sorted(spent[-30:])
-    # 5 ms are promised, 2 to 4 were measured; what shares the processor's caches costs the rest.
-    assert lasting[0] < 0.005
-    assert lasting[len(lasting) // 2] < 0.010
+    # From the half hour on, means of twenty looks each: 5 ms are promised, 2 to 3 were measured.
+    # The least of them: what shares the processor's caches only adds to it.
+    assert min(fmean(spent[k : k + 20]) for k in range(120, 240, 20)) < 0.005

@@ -4,16 +4,22 @@ import pytest
 
 from benchmarks.probe_cost import CASES, SIZES, TARGET_US, full_page, scrape, step_us
 
-BOUND = 10  # times the target: a busy machine counts slower, a walk over all edges 50 times
+BOUND_US = {
+    "1 decode": TARGET_US,
+    "8 decodes": TARGET_US,
+    "16 decodes and a prompt of 400 tokens": TARGET_US,
+    "64 decodes": 1.5 * TARGET_US,
+    "64 decodes, one of them its last": 1.5 * TARGET_US,
+    "256 decodes": 3 * TARGET_US,
+    "256 decodes, all waited differently": 10 * TARGET_US,
+}
+"""Two to three times what was measured on a slow machine (docs/benchmarks/probe.md)."""
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if "256" not in name])
-def test_a_usual_step_costs_little(name: str) -> None:
-    assert min(step_us(CASES[name], steps=300, repeats=3)) < BOUND * TARGET_US
-
-
-def test_a_step_of_the_largest_batch_costs_less_than_a_tenth_of_a_millisecond_a_sequence() -> None:
-    assert min(step_us(CASES["256 decodes, all waited differently"], steps=50, repeats=3)) < 5000
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_costs_little(name: str) -> None:
+    """CPU time, the least of twenty repeats: what else runs on the machine only adds to it."""
+    assert min(step_us(CASES[name], steps=100, repeats=20)) < BOUND_US[name]
 
 
 def test_a_scrape_of_every_size_is_bounded() -> None:

@@ -40,9 +40,10 @@ HEAD = """# Eager, the default grid and a planned one
     python -m benchmarks.h200_baseline --out OUT
 
 on a host with an H200, vLLM 0.25.1, torch 2.11.0+cu130 and the project on its PYTHONPATH. The model
-has the shape of Qwen3-0.6B and random weights. The grid is planned from `benchmarks/h200_shapes.csv`,
-steps that the trace of `benchmarks.h200_graphs` had. A value is the median and (least–most) of its
-repeats. Memory before and after capture is all that the GPU had in use, by other engines too."""
+has the shape of Qwen3-0.6B and random weights. The grid is planned from
+`benchmarks/h200_shapes.csv`, steps that the trace of `benchmarks.h200_graphs` had. A value is the
+median and (least–most) of its repeats. Memory before and after capture is all that the GPU had in
+use, by other engines too."""
 REHEARSAL = "# A rehearsal with simulated engines: its figures are of no GPU"
 FORECAST = """## What the planner foretold
 

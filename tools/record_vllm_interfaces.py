@@ -63,6 +63,7 @@ WATCHED: dict[str, dict[str, tuple[str, ...]]] = {
             "tensor_parallel_size",
             "pipeline_parallel_size",
             "data_parallel_size",
+            "enable_expert_parallel",
             "world_size",
         )
     },
@@ -79,6 +80,15 @@ WATCHED: dict[str, dict[str, tuple[str, ...]]] = {
         )
     },
     "config/speculative.py": {"SpeculativeConfig": ("num_speculative_tokens",)},
+    # What either model runner was to capture, and has when it says that it is done.
+    "forward_context.py": {"BatchDescriptor": ("num_tokens",)},
+    "v1/cudagraph_dispatcher.py": {"CudagraphDispatcher": ("cudagraph_mode", "cudagraph_keys")},
+    "v1/worker/gpu_model_runner.py": {"GPUModelRunner": ("cudagraph_dispatcher", "capture_model")},
+    "v1/worker/gpu/cudagraph_utils.py": {
+        "BatchExecutionDescriptor": ("num_tokens",),
+        "CudaGraphManager": ("cudagraph_mode", "_capture_descs"),
+    },
+    "v1/worker/gpu/model_runner.py": {"GPUModelRunner": ("cudagraph_manager",)},
 }
 GROUP_FILE, GROUP = "plugins/__init__.py", "STAT_LOGGER_PLUGINS_GROUP"
 NVML_FILE = "third_party/pynvml.py"
@@ -104,7 +114,8 @@ def record(site_packages: Path) -> Interface:
         tree = _parse(root / file)
         for name, members in classes.items():
             declared = dict(_members(tree, name))
-            found[name] = {member: declared.get(member) for member in members}
+            told = {member: declared.get(member) for member in members}
+            found.setdefault(name, {}).update(told)  # either model runner has the same name
     constants = dict(_assignments(_parse(root / GROUP_FILE).body))
     found["plugins"] = {GROUP: constants.get(GROUP)}
     functions = {n.name for n in _parse(root / NVML_FILE).body if isinstance(n, ast.FunctionDef)}

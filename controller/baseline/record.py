@@ -19,9 +19,10 @@ FORMAT: Final = "canaryctl/baseline/v1"
 FOLDER: Final = "baselines"
 CONDITIONS: Final = (
     *("model", "model revision", "engine", "CUDA", "driver", "GPU"),
-    *("tensor parallel", "pipeline parallel", "traffic"),
+    *("tensor parallel", "pipeline parallel", "expert parallel", "traffic"),
 )
-"""What must agree for the figures of two runs to be compared."""
+"""What must agree for the figures of two runs to be compared. A record of before one was kept does
+not know it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from canaryctl.common.clock import Clock
@@ -20,6 +21,7 @@ from canaryctl.controller.memory import with_logged
 from canaryctl.gates.samples import Scrape
 from canaryctl.runtimes.load.generate import run_load
 from canaryctl.runtimes.load.report import Outcome
+from canaryctl.runtimes.spec import ModelSpec
 
 Say = Callable[[str], None]
 
@@ -195,15 +197,25 @@ def conditions(up: Up, scrape: Scrape, traffic: str, *, simulated: bool) -> dict
     none = "none (simulated)" if simulated else ("none" if runtime.gpu.count == 0 else None)
     return {
         "model": runtime.model.id,
-        "model revision": attested.get("model_revision") or runtime.model.revision,
+        "model revision": attested.get("model_revision") or _of_a_folder(runtime.model),
         "engine": version and f"{runtime.engine.name} {version}",
         "CUDA": attested.get("cuda_version") or none,
         "driver": attested.get("driver_version") or none,
         "GPU": attested.get("gpu_model") or none,
         "tensor parallel": attested.get("tensor_parallel") or str(runtime.parallel.tensor),
         "pipeline parallel": attested.get("pipeline_parallel") or str(runtime.parallel.pipeline),
+        "expert parallel": attested.get("expert_parallel") or str(runtime.parallel.expert),
         "traffic": traffic,
     }
+
+
+def _of_a_folder(model: ModelSpec) -> str | None:
+    """A declared revision that no engine can attest counts for its folder alone. None: the model
+    is in none, or nothing is declared of it."""
+    folder = Path(model.id)
+    if model.revision is None or not (folder.is_absolute() or folder.is_dir()):
+        return None
+    return f"{model.revision} as declared of {folder.resolve()}"
 
 
 def _kv_tokens(scrape: Scrape) -> int | None:

@@ -61,6 +61,7 @@ def attest(
         "tensor_parallel": "1",
         "pipeline_parallel": "1",
         "data_parallel": "1",
+        "expert_parallel": "1",
         "speculative_tokens": "0",
     }
     unknown = dict.fromkeys(_NOT_SIMULATED, NOT_SIMULATED)

@@ -182,6 +182,7 @@ def test_what_runs_is_attested(engine: Running, tiny_model: Path) -> None:
         "tensor_parallel": "1",
         "pipeline_parallel": "1",
         "data_parallel": "1",
+        "expert_parallel": "1",
         "speculative_tokens": "0",
         "artifact": DIGEST,
     }

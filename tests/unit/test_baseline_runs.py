@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from canaryctl.common.errors import ConflictError, InputError, UnknownNameError
 from canaryctl.common.metrics import AnySignal, Signal
+from canaryctl.controller.baseline.engines import Up
 from canaryctl.controller.baseline.figures import (
     Graphs,
     Latency,
@@ -34,9 +36,10 @@ from canaryctl.controller.baseline.record import (
     load_record,
     store_record,
 )
-from canaryctl.controller.baseline.run import memory_of, share_a_gpu
-from canaryctl.controller.baseline.stages import stages_of
+from canaryctl.controller.baseline.run import conditions, memory_of, share_a_gpu
+from canaryctl.controller.baseline.stages import Stage, stages_of
 from canaryctl.controller.baseline.summary import memory_gib, summary_of
+from canaryctl.controller.model import Instance, InstanceState
 from canaryctl.gates.samples import Histogram, Missing, Scrape, Series, Value
 from canaryctl.runtimes.engines.registry import engine
 from canaryctl.runtimes.load.report import Outcome, report
@@ -273,6 +276,63 @@ def test_runs_are_compared_only_where_every_condition_agrees(name: str) -> None:
     unknown = compare_conditions({**ALIKE, name: None}, {**ALIKE, name: None})
     assert not unknown.comparable
     assert unknown.why_not == f"{name} is not known of both"
+
+
+def conditions_of(
+    model: str, revision: str | None = "r", *, expert: int = 1, **attested: str
+) -> dict[str, str | None]:
+    given = runtime(mode="NONE").as_document()
+    given["model"] = {"id": model} | ({"revision": revision} if revision else {})
+    given["parallel"] = {"expert": expert}
+    up = Up(
+        Stage("own", RuntimeSpec.model_validate(given)),
+        Instance("i0", "s", "p", "d", InstanceState.READY, datetime(2026, 1, 1, tzinfo=UTC), 1),
+        "http://h",
+        "m",
+    )
+    page = Series({tuple(sorted({"engine_version": "1", **attested}.items())): 1.0})
+    read = Scrape("i0", 0.0, {Signal.ATTESTATION: page})
+    return conditions(up, read, "traffic", simulated=True)
+
+
+def test_the_revision_compared_is_the_one_attested() -> None:
+    hub = conditions_of("org/model", model_revision="attested")
+    assert hub["model revision"] == "attested"
+    # What a hub's model is declared to be and no engine attests is not known.
+    assert conditions_of("org/model")["model revision"] is None
+
+
+def test_a_declared_revision_counts_for_its_folder_alone(tmp_path: Path) -> None:
+    one, other = (str(tmp_path / name) for name in ("one", "other"))
+    assert conditions_of(one) == conditions_of(one)
+    assert compare_conditions(conditions_of(one), conditions_of(one)).comparable
+    found = compare_conditions(conditions_of(one), conditions_of(other)).differing
+    assert found["model revision"] == (f"r as declared of {one}", f"r as declared of {other}")
+    assert "model revision" in compare_conditions(
+        conditions_of(one), conditions_of(one, "later")
+    ).differing  # fmt: skip
+    # One name may lead to another folder every time.
+    link = tmp_path / "current"
+    link.symlink_to(one)
+    before = conditions_of(str(link))
+    link.unlink()
+    link.symlink_to(other)
+    assert set(compare_conditions(before, conditions_of(str(link))).differing) == {"model revision"}
+    assert conditions_of(one, None)["model revision"] is None
+
+
+def test_expert_parallelism_is_compared_and_an_older_record_does_not_know_it(
+    tmp_path: Path,
+) -> None:
+    assert conditions_of("m", expert=8, expert_parallel="1")["expert parallel"] == "1"
+    assert conditions_of("m", expert=8)["expert parallel"] == "8"
+    path = store_record(record(), tmp_path)
+    older = re.sub(r'"expert parallel": "same",\s*', "", path.read_text())
+    path.write_text(older)
+    (stage,) = load_record(path).stages
+    assert "expert parallel" not in stage.conditions
+    found = compare_conditions(stage.conditions, ALIKE)
+    assert (dict(found.differing), found.unknown) == ({}, ("expert parallel",))
 
 
 def test_figures_per_gib() -> None:

@@ -113,7 +113,11 @@ def config(**changes: Any) -> SimpleNamespace:
             kv_cache_max_concurrency=118.95,
         ),
         "parallel_config": SimpleNamespace(
-            world_size=1, tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1
+            world_size=1,
+            tensor_parallel_size=1,
+            pipeline_parallel_size=1,
+            data_parallel_size=1,
+            enable_expert_parallel=False,
         ),
         "scheduler_config": SimpleNamespace(max_num_seqs=128, max_num_batched_tokens=8192),
         "attention_config": SimpleNamespace(backend=SimpleNamespace(name="FLASH_ATTN")),
@@ -170,6 +174,7 @@ def test_what_runs_is_attested() -> None:
         "tensor_parallel": "1",
         "pipeline_parallel": "1",
         "data_parallel": "1",
+        "expert_parallel": "1",
         "speculative_tokens": "0",
         "artifact": DIGEST,
     }
@@ -228,6 +233,15 @@ def test_memory_of_replicas_is_unknown_and_their_gpu_is_not() -> None:
     assert found.memory_bytes == {}
     assert "data parallelism" in found.unknown["memory_gpu_total"]
     assert found.attested["gpu_model"] == "NVIDIA H200"
+
+
+@pytest.mark.usefixtures("nvml", "torch")
+def test_experts_are_spread_over_tensor_and_data_parallel_ranks() -> None:
+    parallel = config().parallel_config
+    parallel.tensor_parallel_size, parallel.data_parallel_size = 4, 2
+    assert facts(config(parallel_config=parallel)).attested["expert_parallel"] == "1"
+    parallel.enable_expert_parallel = True
+    assert facts(config(parallel_config=parallel)).attested["expert_parallel"] == "8"
 
 
 @pytest.mark.usefixtures("nvml", "torch")
@@ -351,14 +365,22 @@ def hub(path: str | None) -> SimpleNamespace:
     return SimpleNamespace(try_to_load_from_cache=try_to_load_from_cache)
 
 
-def test_a_branch_or_a_local_folder_names_no_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_branch_names_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub(None))
-    with pytest.raises(UnknownError, match="a local folder name no commit"):
-        loaded_revision(model(str(tmp_path), "main"))
     with pytest.raises(UnknownError, match=r"Qwen/Qwen3-0\.6B name no commit"):
         loaded_revision(model("Qwen/Qwen3-0.6B", "main"))
+
+
+@pytest.mark.parametrize("asked", [None, "main", COMMIT])
+@pytest.mark.parametrize("remote", [True, False])
+def test_of_files_elsewhere_than_on_the_hub_nobody_compares_a_commit(
+    tmp_path: Path, asked: str | None, remote: bool
+) -> None:
+    name = "s3://bucket/model" if remote else str(tmp_path)
+    with pytest.raises(UnknownError) as found:
+        loaded_revision(model(name, asked))
+    said = f", and nobody compared them with the {asked} asked for" if asked else ""
+    assert str(found.value) == f"the files of {name} name no commit{said}"
 
 
 # ------------------------------------------------------------- the page

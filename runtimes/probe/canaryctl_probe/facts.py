@@ -95,6 +95,7 @@ def _attested(
         "tensor_parallel": lambda: config.parallel_config.tensor_parallel_size,
         "pipeline_parallel": lambda: config.parallel_config.pipeline_parallel_size,
         "data_parallel": lambda: config.parallel_config.data_parallel_size,
+        "expert_parallel": lambda: _expert_parallel(config.parallel_config),
         "speculative_tokens": lambda: _speculative_tokens(config),
         "artifact": lambda: _variable(environment, ARTIFACT),
     }
@@ -173,6 +174,13 @@ def _attention_backend(config: Any) -> str:
 def _speculative_tokens(config: Any) -> int:
     speculative = config.speculative_config
     return 0 if speculative is None else int(speculative.num_speculative_tokens)
+
+
+def _expert_parallel(parallel: Any) -> int:
+    """Ranks that experts are spread over; 1: every rank has a slice of all of them."""
+    if not parallel.enable_expert_parallel:
+        return 1
+    return int(parallel.tensor_parallel_size * parallel.data_parallel_size)
 
 
 def _variable(environment: Mapping[str, str], name: str) -> str:

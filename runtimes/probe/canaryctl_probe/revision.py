@@ -14,20 +14,23 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 def loaded_revision(model: Any) -> str:
     """The commit on the Hugging Face hub. UnknownError for files that name none.
 
-    ``model``: vLLM's ModelConfig. What was asked for counts only where it is a commit itself: a
-    branch or a tag moves.
+    ``model``: vLLM's ModelConfig. What was asked for counts only where it is a commit itself (a
+    branch or a tag moves) and the hub was asked for it: of files elsewhere nobody compares it.
     """
+    name = str(model.model)
+    elsewhere = "://" in name or Path(name).exists()
     for told in (
         lambda: getattr(model.hf_config, "_commit_hash", None),  # where transformers found it
-        lambda: _in_path(str(model.model)),
-        lambda: model.revision,
-        lambda: _cached(str(model.model), model.revision),
+        lambda: _in_path(name),
+        *(() if elsewhere else (lambda: model.revision, lambda: _cached(name, model.revision))),
     ):
         found = told()
         if isinstance(found, str) and _COMMIT.fullmatch(found):
             return found
-    where = "a local folder" if Path(str(model.model)).is_dir() else str(model.model)
-    raise UnknownError(f"the files of {where} name no commit")
+    if not elsewhere:
+        raise UnknownError(f"the files of {name} name no commit")
+    asked = f", and nobody compared them with the {model.revision} asked for"
+    raise UnknownError(f"the files of {name} name no commit{asked if model.revision else ''}")
 
 
 def _in_path(path: str) -> str | None:
@@ -37,8 +40,6 @@ def _in_path(path: str) -> str | None:
 
 def _cached(repository: str, revision: str | None) -> str | None:
     """The snapshot folder that the hub's own cache would load; asks the disk alone."""
-    if Path(repository).exists():
-        return None
     hub = importlib.import_module("huggingface_hub")  # which vLLM has loaded the model with
     path = hub.try_to_load_from_cache(repository, "config.json", revision=revision)
     return _in_path(path) if isinstance(path, str) else None

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any, Final
 
 from canaryctl.common.metrics import AnySignal, Signal
+from canaryctl.controller.baseline.slo import Goodput, Slo, goodput
 from canaryctl.gates.deltas import Skipped, delta
 from canaryctl.gates.samples import Histogram, Labels, Scrape, Series, Value
 from canaryctl.runtimes.load.report import LoadReport, Outcome
@@ -64,6 +65,7 @@ class Run:
     """One stage under the load, once. ``unknown``: what the engine did not say, and why.
 
     ``saturated``: the client could not keep to its plan, so that latencies are its own.
+    ``goodput``: within the artifact's SLO; None also where it has none.
     """
 
     requests: int
@@ -74,13 +76,20 @@ class Run:
     latency: Mapping[str, Latency | None]
     graphs: Graphs | None
     unknown: tuple[str, ...] = ()
+    goodput: Goodput | None = None
 
     @property
     def tokens_per_s(self) -> float:
         return self.output_tokens / self.elapsed_s
 
+    @property
+    def tokens_per_s_within_slo(self) -> float | None:
+        return None if self.goodput is None else self.goodput.output_tokens / self.elapsed_s
 
-def measured(report: LoadReport, outcomes: Sequence[Outcome], before: Scrape, after: Scrape) -> Run:
+
+def measured(
+    report: LoadReport, outcomes: Sequence[Outcome], before: Scrape, after: Scrape, slo: Slo
+) -> Run:
     """A run from what its clients saw, and from the engine's counts around it."""
     good = [outcome for outcome in outcomes if outcome.failed is None]
     found = delta(before, after)
@@ -92,6 +101,9 @@ def measured(report: LoadReport, outcomes: Sequence[Outcome], before: Scrape, af
     itl = values.get(Signal.ITL)
     if not isinstance(itl, Histogram):
         unknown += [] if isinstance(found, Skipped) else [f"itl: {_why(itl)}"]
+    within = goodput(outcomes, slo, asked=report.sent + report.not_sent) if slo else None
+    if isinstance(within, str):
+        unknown.append(f"goodput: {within}")
     return Run(
         requests=report.sent,
         failed=report.failed + report.unfinished + report.not_sent,
@@ -106,6 +118,7 @@ def measured(report: LoadReport, outcomes: Sequence[Outcome], before: Scrape, af
         },
         graphs=None if isinstance(graphs, str) else graphs,
         unknown=tuple(unknown),
+        goodput=None if isinstance(within, str) else within,
     )
 
 

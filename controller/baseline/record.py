@@ -14,6 +14,7 @@ from typing import Any, Final
 from canaryctl.common.errors import InputError
 from canaryctl.controller.artifact.wholefile import digest_name, read_document, replace_file
 from canaryctl.controller.baseline.figures import Graphs, Latency, Run
+from canaryctl.controller.baseline.slo import Goodput, Slo
 
 FORMAT: Final = "canaryctl/baseline/v1"
 FOLDER: Final = "baselines"
@@ -65,7 +66,8 @@ class StageRecord:
 @dataclass(frozen=True, slots=True)
 class BaselineRecord:
     """One baseline run of an artifact. ``interleaved``: whether all engines were up at once and
-    loaded in turns; otherwise each stage's repeats follow each other."""
+    loaded in turns; otherwise each stage's repeats follow each other. ``slo``: of the artifact,
+    empty where it has none; None: an earlier version did not ask."""
 
     artifact: str  # name@version
     digest: str
@@ -75,6 +77,7 @@ class BaselineRecord:
     repeats: int
     interleaved: bool
     stages: tuple[StageRecord, ...] = field(default=())
+    slo: Slo | None = None
 
     def stage(self, name: str) -> StageRecord | None:
         return next((stage for stage in self.stages if stage.name == name), None)
@@ -151,6 +154,7 @@ def load_record(path: Path) -> BaselineRecord:
     try:
         return BaselineRecord(
             **{name: found[name] for name in _PLAIN},
+            slo=found.get("slo"),
             stages=tuple(_stage(stage, found["interleaved"]) for stage in found["stages"]),
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -179,8 +183,10 @@ def _stage(found: Mapping[str, Any], interleaved: bool) -> StageRecord:
 def _run(found: Mapping[str, Any]) -> Run:
     latency = {name: one and Latency(**one) for name, one in found["latency"].items()}
     graphs = found["graphs"] and Graphs(**found["graphs"])
+    goodput = found.get("goodput") and Goodput(**found["goodput"])
+    unknown = tuple(found["unknown"])
     return Run(
-        **{**found, "latency": latency, "graphs": graphs, "unknown": tuple(found["unknown"])}
+        **{**found, "latency": latency, "graphs": graphs, "unknown": unknown, "goodput": goodput}
     )
 
 

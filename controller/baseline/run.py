@@ -15,6 +15,7 @@ from canaryctl.controller.baseline.engines import StageEngines, StageError, Up, 
 from canaryctl.controller.baseline.figures import Run, by_label, info, measured
 from canaryctl.controller.baseline.load import Load
 from canaryctl.controller.baseline.record import BaselineRecord, StageRecord, Start
+from canaryctl.controller.baseline.slo import Slo
 from canaryctl.controller.baseline.stages import Stage
 from canaryctl.controller.errors import NoGpuError
 from canaryctl.controller.memory import with_logged
@@ -52,7 +53,8 @@ class _Stage:
 
 class BaselineRun:
     """``say``: told what goes on, a line each. ``start_limit_s``: for one engine, from its start
-    until it is ready. ``simulated``: there is no CUDA, driver or GPU to know of."""
+    until it is ready. ``simulated``: there is no CUDA, driver or GPU to know of. ``slo``: of the
+    artifact; empty: it has none."""
 
     def __init__(
         self,
@@ -63,11 +65,12 @@ class BaselineRun:
         simulated: bool,
         repeats: int,
         start_limit_s: float,
+        slo: Slo,
         say: Say,
     ) -> None:
         self._engines, self._load, self._clock = engines, load, clock
         self._simulated, self._repeats = simulated, repeats
-        self._start_limit_s, self._say = start_limit_s, say
+        self._start_limit_s, self._slo, self._say = start_limit_s, slo, say
 
     def run(self, stages: Sequence[Stage], artifact: str, digest: str, service: str) -> (
         BaselineRecord
@@ -91,6 +94,7 @@ class BaselineRun:
             traffic=f"{self._load.source}, {len(self._load.requests)} requests",
             repeats=self._repeats,
             interleaved=together,
+            slo=self._slo,
             stages=tuple(one.record() for one in kept),
         )
 
@@ -137,7 +141,7 @@ class BaselineRun:
                 on_outcome=outcomes.append,
             )
         )
-        run = measured(report, outcomes, before, self._engines.scrape(up))
+        run = measured(report, outcomes, before, self._engines.scrape(up), self._slo)
         one.runs.append(run)
         if run.failed == run.requests:
             one.fault = f"run {repeat + 1}: none of {run.requests} requests was answered"

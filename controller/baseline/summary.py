@@ -19,6 +19,10 @@ class Summary:
     ``latency``: "ttft p99" and the like, seconds. ``graphs``: shares by name. Per GiB: of what
     was in use of the GPUs after capture; where the engine says no more, or others used its GPU too,
     of weights, graphs and KV cache, which are told of one worker.
+
+    Within the SLO (None also where there is none): the share of requests from 0 to 1 that met every
+    limit, their tokens per second, and the most of them in flight at once. ``concurrency_per_gib``
+    is what the KV cache and ``max_num_seqs`` hold, at whatever latency.
     """
 
     latency: Mapping[str, Spread | None]
@@ -29,10 +33,18 @@ class Summary:
     memory_gib: float | None
     tokens_per_s_per_gib: float | None
     concurrency_per_gib: float | None
+    share_within_slo: Spread | None
+    tokens_per_s_within_slo: Spread | None
+    concurrency_within_slo: Spread | None
+    tokens_per_s_within_slo_per_gib: float | None
+    concurrency_within_slo_per_gib: float | None
 
 
 def summary_of(stage: StageRecord) -> Summary:
     rate = spread(run.tokens_per_s for run in stage.runs)
+    good_rate = spread(run.tokens_per_s_within_slo for run in stage.runs)
+    good = [run.goodput for run in stage.runs]
+    at_once = spread(None if one is None else one.in_flight for one in good)
     memory = memory_gib(stage)
     held = stage.start.max_concurrency if stage.start is not None else None
     return Summary(
@@ -46,8 +58,13 @@ def summary_of(stage: StageRecord) -> Summary:
         failed=sum(run.failed for run in stage.runs),
         saturated=any(run.saturated for run in stage.runs),
         memory_gib=memory,
-        tokens_per_s_per_gib=_per(None if rate is None else rate.median, memory),
+        tokens_per_s_per_gib=_per(_median(rate), memory),
         concurrency_per_gib=_per(held, memory),
+        share_within_slo=spread(None if one is None else one.share for one in good),
+        tokens_per_s_within_slo=good_rate,
+        concurrency_within_slo=at_once,
+        tokens_per_s_within_slo_per_gib=_per(_median(good_rate), memory),
+        concurrency_within_slo_per_gib=_per(_median(at_once), memory),
     )
 
 
@@ -63,6 +80,10 @@ def memory_gib(stage: StageRecord) -> float | None:
     if stage.mode == "NONE" and parts[1] is None:
         parts[1] = 0.0  # there are none
     return None if None in parts else sum(filter(None, parts)) / GIB
+
+
+def _median(found: Spread | None) -> float | None:
+    return None if found is None else found.median
 
 
 def _per(value: float | None, memory: float | None) -> float | None:

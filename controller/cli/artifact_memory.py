@@ -65,6 +65,7 @@ def print_memory(memory: dict[str, Any]) -> None:
     table.print()
     if expected.get("fault"):
         click.echo(expected["fault"])
+    click.echo("tokens/s and concurrency per GiB, within the SLO: `canaryctl baseline show`")
 
 
 def _gib(size: float | None) -> str:

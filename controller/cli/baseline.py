@@ -57,6 +57,7 @@ def run(
     from canaryctl.controller.baseline.load import of_profile, of_trace
     from canaryctl.controller.baseline.record import store_record
     from canaryctl.controller.baseline.run import BaselineRun
+    from canaryctl.controller.baseline.slo import slo_of
     from canaryctl.controller.baseline.stages import stages_of
     from canaryctl.controller.cli.checks import document_checks
     from canaryctl.controller.cli.release import opened
@@ -95,6 +96,7 @@ def run(
                 simulated=adapter.simulated,
                 repeats=repeats,
                 start_limit_s=limit_s,
+                slo=slo_of(loaded.document.gates),
                 say=lambda line: click.echo(line, err=True),
             ).run(
                 stages,

@@ -1,5 +1,6 @@
 """How baseline runs are shown: stages side by side, or one document."""
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -12,10 +13,18 @@ from canaryctl.controller.baseline.record import (
     StageRecord,
     compare_conditions,
 )
-from canaryctl.controller.baseline.summary import GIB, GRAPH_SHARES, QUANTILES, summary_of
+from canaryctl.controller.baseline.slo import Slo
+from canaryctl.controller.baseline.summary import (
+    GIB,
+    GRAPH_SHARES,
+    QUANTILES,
+    Summary,
+    summary_of,
+)
 from canaryctl.controller.cli.output import Table
+from canaryctl.gates.wording import seconds
 
-UNKNOWN = "unknown"
+UNKNOWN, NO_SLO = "unknown", "no SLO"
 _STAGE_TIMES = ("load", "compile", "capture", "ready")
 
 
@@ -34,8 +43,9 @@ def record_document(record: BaselineRecord) -> dict[str, Any]:
 def print_record(record: BaselineRecord) -> None:
     order = "in turns" if record.interleaved else "one after the other"
     click.echo(f"{record.artifact}, {record.begun_at}")
-    click.echo(f"traffic: {record.traffic}; {record.repeats} repeats, {order}\n")
-    _print_stages([(stage.name, stage) for stage in record.stages])
+    click.echo(f"traffic: {record.traffic}; {record.repeats} repeats, {order}")
+    click.echo(f"SLO of each request: {_limits(record.slo)}\n")
+    _print_stages([(stage.name, stage, record.slo) for stage in record.stages])
     for stage in record.stages:
         if stage.fault is not None:
             click.echo(f"{stage.name}: {stage.fault}")
@@ -51,8 +61,10 @@ def print_record(record: BaselineRecord) -> None:
 def print_compared(
     records: tuple[BaselineRecord, BaselineRecord], stages: tuple[StageRecord, StageRecord]
 ) -> None:
-    named = [record.artifact for record in records]
-    _print_stages(list(zip(named, stages, strict=True)))
+    a, b = records
+    _print_stages([(r.artifact, stage, r.slo) for r, stage in zip(records, stages, strict=True)])
+    if a.slo != b.slo:
+        click.echo(f"their SLOs differ: {_limits(a.slo)}; and {_limits(b.slo)}")
 
 
 def compared_document(
@@ -62,7 +74,11 @@ def compared_document(
 ) -> dict[str, Any]:
     a, b = (
         {"artifact": record.artifact, "digest": record.digest, "begun_at": record.begun_at}
-        | {"conditions": dict(stage.conditions), "summary": asdict(summary_of(stage))}
+        | {
+            "slo": record.slo,
+            "conditions": dict(stage.conditions),
+            "summary": asdict(summary_of(stage)),
+        }
         for record, stage in zip(records, stages, strict=True)
     )
     return {
@@ -78,10 +94,23 @@ def _comparison(record: BaselineRecord, stage: StageRecord) -> Comparison:
     return compare_conditions(record.stages[0].conditions, stage.conditions)
 
 
-def _print_stages(stages: list[tuple[str, StageRecord]]) -> None:
+def _limits(slo: Slo | None) -> str:
+    if slo is None:
+        return UNKNOWN
+    told = (f"{name.upper()} {seconds(limit_s)}" for name, limit_s in slo.items())
+    return ", ".join(told) or "none"
+
+
+def _print_stages(stages: list[tuple[str, StageRecord, Slo | None]]) -> None:
     """A column for each stage; a value is the median of its repeats (least–most)."""
-    table = Table("", *(name for name, _ in stages))
-    found = [(stage, summary_of(stage)) for _, stage in stages]
+    table = Table("", *(name for name, _, _ in stages))
+    found = [(stage, summary_of(stage)) for _, stage, _ in stages]
+
+    def within_slo(label: str, cell: Callable[[Summary], str]) -> None:
+        slos = (slo for _, _, slo in stages)
+        pairs = zip(found, slos, strict=True)
+        table.add(label, *(NO_SLO if slo == {} else cell(s) for (_, s), slo in pairs))
+
     for name in GRAPH_SHARES:
         table.add(name, *(_spread(s.graphs[name], 100, "%", 1) for _, s in found))
     table.add("graph memory", *(_graph_memory(stage) for stage, _ in found))
@@ -94,11 +123,20 @@ def _print_stages(stages: list[tuple[str, StageRecord]]) -> None:
                 label, *(_spread(s.latency[f"{name} {at}"], 1000, " ms", 2) for _, s in found)
             )
     table.add("tokens/s", *(_spread(s.tokens_per_s, 1, "", 0) for _, s in found))
+    within_slo("requests within SLO", lambda s: _spread(s.share_within_slo, 100, "%", 2))
+    within_slo("tokens/s within SLO", lambda s: _spread(s.tokens_per_s_within_slo, 1, "", 0))
     table.add("failed", *(s.failed if stage.runs else UNKNOWN for stage, s in found))
     table.add("KV cache tokens", *(_start(stage, "kv_cache_tokens", 0) for stage, _ in found))
     table.add("max concurrency", *(_start(stage, "max_concurrency", 1) for stage, _ in found))
+    within_slo("concurrency within SLO", lambda s: _spread(s.concurrency_within_slo, 1, "", 0))
     table.add("tokens/s per GiB", *(_number(s.tokens_per_s_per_gib, 2) for _, s in found))
+    within_slo(
+        "tokens/s within SLO per GiB", lambda s: _number(s.tokens_per_s_within_slo_per_gib, 2)
+    )
     table.add("concurrency per GiB", *(_number(s.concurrency_per_gib, 2) for _, s in found))
+    within_slo(
+        "concurrency within SLO per GiB", lambda s: _number(s.concurrency_within_slo_per_gib, 2)
+    )
     for name in _STAGE_TIMES:
         table.add(f"{name} time", *(_stage_time(stage, name) for stage, _ in found))
     table.print()

@@ -167,6 +167,7 @@ class _Answer:
     artifact: str | None = None  # None: no response has begun
     first: float | None = None
     last: float | None = None
+    longest_gap_s: float = 0.0
     tokens: int = 0
     reason: str | None = None  # why it failed
 
@@ -185,8 +186,10 @@ class _Answer:
             artifact=self.artifact,
             ttft_s=None if self.first is None else self.first - self.begun,
             tpot_s=tpot_s,
+            itl_max_s=None if tpot_s is None else self.longest_gap_s,
             e2e_s=time.perf_counter() - self.begun,
             output_tokens=self.tokens,
+            sent_s=self.begun,
         )
 
 
@@ -243,8 +246,10 @@ async def _read(
 def _count(chunk: dict[str, Any], answer: _Answer) -> None:
     """A chunk may carry several tokens: the usage at the end says how many there were."""
     if any(choice["text"] or choice["finish_reason"] is None for choice in chunk["choices"]):
-        answer.last = time.perf_counter()
-        answer.first = answer.first or answer.last
+        now = time.perf_counter()
+        if answer.last is not None:
+            answer.longest_gap_s = max(answer.longest_gap_s, now - answer.last)
+        answer.first, answer.last = answer.first or now, now
         answer.tokens += 1
     if usage := chunk.get("usage"):
         answer.tokens = int(usage["completion_tokens"])

@@ -22,7 +22,8 @@ class Failed(StrEnum):
 class Outcome:
     """One request. Latencies in seconds from when it was sent; None where there is none.
 
-    ``tpot_s``: (last token - first token) / (tokens - 1).
+    ``tpot_s``: (last token - first token) / (tokens - 1). ``itl_max_s``: the longest time from one
+    part of the answer to the next. ``sent_s``: when it was sent, by a clock that only rises.
     """
 
     target: str
@@ -31,8 +32,10 @@ class Outcome:
     artifact: str | None = None
     ttft_s: float | None = None
     tpot_s: float | None = None
+    itl_max_s: float | None = None
     e2e_s: float | None = None
     output_tokens: int = 0
+    sent_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

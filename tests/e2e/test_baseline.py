@@ -1,5 +1,7 @@
 """``canaryctl baseline`` on simulated engines: measured, stored, compared, and nothing left."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,15 @@ from tests.support.cli import Cli, eventually
 pytestmark = pytest.mark.timeout(180)
 
 SIZES = [1, 2, 4, 8]
+EASY = [{"name": "e2e_p99", "max_seconds": "60s"}, {"name": "tpot_p90", "max_seconds": "30s"}]
+IMPOSSIBLE = [{"name": "ttft_p90", "max_seconds": "0.001ms"}]
 
 
-def small(number: int = 1, **args: Any) -> dict[str, Any]:
+def small(number: int = 1, gates: Sequence[Any] = (), **args: Any) -> dict[str, Any]:
     document = artifact("good", number, args={"time_scale": 0.001, **args})
     document["runtime"]["graph"] = {"mode": "FULL_AND_PIECEWISE", "capture_sizes": SIZES}
     document["runtime"]["warmup_plan"] = {"decode_buckets": [1, 2], "repeat_per_bucket": 2}
+    document["gates"] += gates
     return document
 
 
@@ -33,10 +38,11 @@ def run(cli: Cli, file: Path, trace: Path, *options: str) -> Any:
 
 def test_stages_are_measured_stored_and_compared(tmp_path: Path) -> None:
     cli = Cli(tmp_path / "state")
-    file, trace = write(tmp_path, small()), a_trace(tmp_path)
+    file, trace = write(tmp_path, small(gates=EASY)), a_trace(tmp_path)
     done = run(cli, file, trace, "--repeats", "2")
     assert done.code == 0, done.err
     document = done.document
+    assert document["slo"] == {"e2e": 60.0, "tpot": 30.0}
     assert document["interleaved"] is True
     assert [stage["name"] for stage in document["stages"]] == ["eager", "default", "own"]
     eager, default, own = document["stages"]
@@ -45,6 +51,12 @@ def test_stages_are_measured_stored_and_compared(tmp_path: Path) -> None:
     for stage in document["stages"]:
         assert len(stage["runs"]) == 2
         assert stage["summary"]["failed"] == 0
+        for one in stage["runs"]:
+            within = one["goodput"]
+            assert (within["asked"], within["met"]) == (20, 20)
+            assert within["output_tokens"] == one["output_tokens"] == 20 * 8
+            assert 1 <= within["in_flight"] <= 20
+        assert stage["summary"]["tokens_per_s_within_slo_per_gib"] > 0
         assert stage["summary"]["latency"]["itl p99"]["median"] > 0
         assert stage["start"]["kv_cache_tokens"] > 0
         assert stage["start"]["warmed"] == {"decode 1": 2, "decode 2": 2}
@@ -57,20 +69,25 @@ def test_stages_are_measured_stored_and_compared(tmp_path: Path) -> None:
     ]  # fmt: skip
     shown = cli.run("baseline", "show", file, "--json").document
     assert shown == document
-    assert "TTFT p99" in cli.run("baseline", "show", file).out
+    table = cli.run("baseline", "show", file).out
+    assert "TTFT p99" in table
+    assert re.search(r"^requests within SLO +100.00% +100.00% +100.00%$", table, re.MULTILINE)
     assert cli.run("status", "--json").document == {"services": []}
 
     other = tmp_path / "other"
     other.mkdir()
     longer = a_trace(other, requests=21)
     assert run(cli, file, longer, "--repeats", "1", "--stage", "own").code == 0
-    second = write(other, small(2))
+    second = write(other, small(2, gates=IMPOSSIBLE))
     assert run(cli, second, trace, "--repeats", "1", "--stage", "own").code == 0
     differing = cli.run("baseline", "compare", file, second, "--json")
     assert differing.code == 1
     assert list(differing.document["differing"]) == ["traffic"]
     assert run(cli, second, longer, "--repeats", "1", "--stage", "own").code == 0
-    assert cli.run("baseline", "compare", file, second).code == 0
+    compared = cli.run("baseline", "compare", file, second)
+    assert compared.code == 0
+    assert re.search(r"^tokens/s within SLO +\d+ +0$", compared.out, re.MULTILINE)
+    assert "their SLOs differ: " in compared.out
     assert cli.left_over() == []
 
 

@@ -20,7 +20,7 @@ from canaryctl.common.errors import InputError
 from canaryctl.runtimes.load.command import main, main_load
 from canaryctl.runtimes.load.generate import run_load
 from canaryctl.runtimes.load.profile import Profile, parse_profile
-from canaryctl.runtimes.load.report import LoadReport
+from canaryctl.runtimes.load.report import LoadReport, Outcome
 
 SERVER = Path(__file__).parents[1] / "support" / "upstream.py"
 COMMAND = [sys.executable, "-m", "canaryctl.runtimes.load"]
@@ -104,8 +104,18 @@ def load(targets: list[str], text: str = QUICK, **more: Any) -> LoadReport:
 
 
 def test_streams_are_timed_and_counted(upstream: Callable[[], Upstream]) -> None:
-    report = load([upstream().url], requests=50)
+    outcomes: list[Outcome] = []
+    report = load([upstream().url], requests=50, on_outcome=outcomes.append)
     assert (report.sent, report.ok, report.failed, report.unfinished) == (50, 50, 0, 0)
+    for one in outcomes:
+        assert one.ttft_s is not None
+        assert one.tpot_s is not None
+        assert one.itl_max_s is not None
+        assert one.e2e_s is not None
+        assert one.tpot_s <= one.itl_max_s <= one.e2e_s - one.ttft_s
+    sent = [one.sent_s for one in outcomes if one.sent_s is not None]
+    assert len(set(sent)) == 50
+    assert max(sent) - min(sent) <= report.elapsed_s
     [summary] = report.targets.values()
     assert summary.ttft is not None
     assert summary.tpot is not None

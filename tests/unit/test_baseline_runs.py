@@ -195,7 +195,7 @@ def test_a_run_is_what_clients_saw_and_what_the_engine_counted() -> None:
     told = report(["u"], [good], elapsed_s=2.0, lags_s=[0.0], not_sent=1, unfinished=2)
     before = scrape(1, steps=steps(("FULL", "true", "", 5)), itl=Missing("no histogram"))
     after = scrape(2, steps=steps(("FULL", "true", "", 9)), itl=Missing("no histogram"))
-    run = measured(told, [good], before, after)
+    run = measured(told, [good], before, after, {})
     assert (run.requests, run.failed, run.output_tokens, run.tokens_per_s) == (3, 3, 40, 20.0)
     assert run.saturated
     assert run.graphs is not None
@@ -203,7 +203,7 @@ def test_a_run_is_what_clients_saw_and_what_the_engine_counted() -> None:
     assert run.latency["ttft"] == Latency(0.1, 0.1, 0.1, 1)
     assert run.latency["itl"] is None
     assert run.unknown == ("itl: no histogram",)
-    restarted = measured(told, [good], after, replace(before, at=3))
+    restarted = measured(told, [good], after, replace(before, at=3), {})
     assert restarted.graphs is None
     assert "the engine's counts: steps: reset" in restarted.unknown[0]
 

@@ -23,7 +23,7 @@ from canaryctl.runtimes.grid.cost import CostModel
 from canaryctl.runtimes.grid.distribution import Distribution, Shapes, Traffic
 from canaryctl.runtimes.grid.figures import Figures, evaluate
 from canaryctl.runtimes.grid.optimise import optimise
-from canaryctl.runtimes.grid.planner import Plan, Wish, plan_grid
+from canaryctl.runtimes.grid.planner import DEFAULT, Plan, Wish, plan_grid
 from canaryctl.runtimes.grid.problem import Limits, Problem
 from canaryctl.runtimes.grid.replay import replay
 from canaryctl.runtimes.grid.rules import EngineRules
@@ -136,14 +136,16 @@ class Result:
 
     @property
     def default(self) -> Figures:
-        return self.plan.compared["default"]
+        return self.plan.compared[DEFAULT]
 
     @property
     def holds(self) -> bool:
-        """At an equal or better p99, at most half the memory and half the time to capture."""
+        """At no longer an expected step and an equal or better p99, at most half the memory and
+        half the time to capture."""
         plan, default = self.plan.grid, self.default
         return (
-            plan.p99_s <= default.p99_s
+            plan.mean_s <= default.mean_s * (1 + 1e-9)
+            and plan.p99_s <= default.p99_s
             and plan.graph_mib <= default.graph_mib / 2
             and plan.capture_s <= default.capture_s / 2
         )
@@ -160,7 +162,7 @@ def measure(workload: Workload, folder: Path) -> Result:
     shapes = traffic.planned(RULES.max_num_seqs)
     default = evaluate(RULES.default(), shapes, cost, RULES, tokens_per_request=TOKENS_PER_REQUEST)
     wish = Wish(TOKENS_PER_REQUEST, Limits(max_p99_s=default.p99_s))
-    plan = plan_grid(shapes, cost, RULES, wish, {"default": RULES.default(), "by hand": HAND})
+    plan = plan_grid(shapes, cost, RULES, wish, {DEFAULT: RULES.default(), "by hand": HAND})
     done = time.process_time()
     return Result(workload.name, traffic, shapes, plan, replayed - begun, done - replayed)
 
@@ -186,6 +188,7 @@ def time_search(sizes: int, limits: Limits) -> tuple[float, int, float]:
 SEARCHES = (
     ("none", Limits()),
     ("24 sizes", Limits(max_sizes=24)),
+    ("46 ms expected", Limits(max_mean_s=0.046)),
     ("150 MiB", Limits(max_memory_mib=150)),
     ("150 MiB, 1.5 s, 16 sizes", Limits(max_memory_mib=150, max_capture_s=1.5, max_sizes=16)),
 )
@@ -202,8 +205,8 @@ def page(results: list[Result]) -> str:
         "max_num_batched_tokens 8192. All figures are the cost model's, by the calibration of",
         f"{packaged().whose}:",
         "what the model says of these grids, not measurements of them. The planned grid has the",
-        "least expected step time, each size saving 0.1 % of it, with a p99 step time of no more",
-        f"than the default's. By hand: {', '.join(map(str, HAND))}.",
+        "least expected step time, each size saving 0.1 % of it or needed to be as fast as the",
+        f"default, with a p99 of no more than the default's. By hand: {', '.join(map(str, HAND))}.",
         "",
         f"| {' | '.join(HEADINGS)} |",
         f"|{' --- |' * len(HEADINGS)}",

@@ -21,7 +21,7 @@ from canaryctl.runtimes.grid.distribution import Shapes, Traffic, merged
 from canaryctl.runtimes.grid.drift import Drift, drift
 from canaryctl.runtimes.grid.figures import Figures, evaluate
 from canaryctl.runtimes.grid.optimise import Objective
-from canaryctl.runtimes.grid.planner import Wish
+from canaryctl.runtimes.grid.planner import DEFAULT, Wish
 from canaryctl.runtimes.grid.problem import Limits
 from canaryctl.runtimes.grid.replay import replay
 from canaryctl.runtimes.grid.rules import EngineRules
@@ -162,10 +162,10 @@ def prepare(question: Question, artifact: Path | None, against: Sequence[str]) -
     rules = _rules(question, runtime, limits)
     if rules.mode == "NONE":
         raise InputError("the artifact has graph mode NONE; give --mode to plan a grid for it")
-    others = {"default": rules.default()}
+    others = {DEFAULT: rules.default()}
     if runtime is not None:
         adapter = engine(runtime.engine.name)
-        others["default"] = adapter.resolved_grid(_with_grid(runtime, rules.mode, None))
+        others[DEFAULT] = adapter.resolved_grid(_with_grid(runtime, rules.mode, None))
         if runtime.graph.capture_sizes is not None:
             others["own"] = adapter.resolved_grid(
                 _with_grid(runtime, rules.mode, runtime.graph.capture_sizes)

@@ -2,14 +2,14 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from canaryctl.runtimes.grid.cost import MIB, CostModel
 from canaryctl.runtimes.grid.distribution import Distribution, Shapes
 from canaryctl.runtimes.grid.figures import Figures, evaluate
 from canaryctl.runtimes.grid.monge import paths_by_count
-from canaryctl.runtimes.grid.optimise import Objective, optimise
+from canaryctl.runtimes.grid.optimise import Best, InfeasibleError, Objective, optimise
 from canaryctl.runtimes.grid.problem import Amounts, Limits, Problem
 from canaryctl.runtimes.grid.rules import EngineRules
 
@@ -81,6 +81,7 @@ class Plan:
     notes: tuple[str, ...]
 
 
+DEFAULT: Final = "default"
 NO_GRAPHS: Final = "no graphs"
 
 
@@ -91,33 +92,65 @@ def plan_grid(
     wish: Wish,
     others: Mapping[str, Sequence[int]],
 ) -> Plan:
-    """The plan for ``shapes``; ``others``: resolved grids to compare with, and to be no worse
-    than where they are within the limits. InfeasibleError where no grid is."""
-    problem = Problem(shapes, cost, rules, max_p99_s=wish.limits.max_p99_s)
-    everything = problem.use(range(1, len(problem)))
-    best = optimise(
-        problem,
-        wish.limits,
-        wish.objective,
-        size_price_s=wish.min_gain * everything.step_s,
-        known=tuple(others.values()),
-    )
+    """The plan for ``shapes``; ``others``: resolved grids to compare with. Where the one named
+    ``default`` is within the limits, the plan's expected step is no longer than its. Of all of them
+    within the limits none is better by the objective, ``min_gain`` included. InfeasibleError where
+    no grid is within the limits."""
 
     def figures(sizes: Sequence[int]) -> Figures:
         return evaluate(sizes, shapes, cost, rules, tokens_per_request=wish.tokens_per_request)
 
-    grid, bare = figures(best.sizes), figures(())
+    problem = Problem(shapes, cost, rules, max_p99_s=wish.limits.max_p99_s)
+    compared = {**{name: figures(sizes) for name, sizes in others.items()}, NO_GRAPHS: figures(())}
+    best = _best(problem, wish, compared.get(DEFAULT), tuple(others.values()))
+    grid, bare = figures(best.sizes), compared[NO_GRAPHS]
     worth_it, verdict = _verdict(grid, bare, shapes, cost, wish.worth)
     return Plan(
         grid=grid,
         gap=best.gap,
-        compared={**{name: figures(sizes) for name, sizes in others.items()}, NO_GRAPHS: bare},
+        compared=compared,
         marginals=marginals(grid.sizes, shapes, cost, rules),
         front=_front(problem, figures),
         worth_it=worth_it,
         verdict=verdict,
         notes=(*shapes.notes, *_notes(shapes, cost, rules, grid)),
     )
+
+
+def _best(
+    problem: Problem, wish: Wish, default: Figures | None, known: Sequence[Sequence[int]]
+) -> Best:
+    """The best of the grids of observed sizes that are no slower than the default; what a size must
+    save gives way to that. Where none of them keeps the limits and the default does: the default.
+    """
+    everything = problem.use(range(1, len(problem)))
+    price_s = wish.min_gain * everything.step_s
+    compared = wish.objective is Objective.STEP_TIME
+    if default is None or not compared or not _within(default, wish.limits):
+        return optimise(problem, wish.limits, wish.objective, size_price_s=price_s, known=known)
+    limits = replace(wish.limits, max_mean_s=default.mean_s)
+    try:
+        return optimise(problem, limits, size_price_s=price_s, known=known)
+    except InfeasibleError:
+        # Above the largest decode a size is one graph, below it may be two: a size that no step has
+        # can take less memory than the observed one that serves the same steps.
+        least = optimise(problem, NO_LIMITS).sizes
+        at = [problem.sizes.index(size) for size in least]
+        gap = 1 - problem.use(at).step_s / problem.total / default.mean_s
+        return Best(default.sizes, max(0.0, gap))
+
+
+def _within(figures: Figures, limits: Limits) -> bool:
+    margin = 1 + limits.margin
+    held = (
+        (figures.graph_mib * margin, limits.max_memory_mib),
+        (figures.capture_s * margin, limits.max_capture_s),
+        (len(figures.sizes), limits.max_sizes),
+        (figures.p99_s, limits.max_p99_s),
+        (figures.mean_s, limits.max_mean_s),
+    )
+    covers = limits.min_coverage is None or figures.coverage >= limits.min_coverage
+    return covers and all(most is None or amount <= most for amount, most in held)
 
 
 def marginals(

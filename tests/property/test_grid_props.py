@@ -14,6 +14,7 @@ from canaryctl.runtimes.grid.distribution import Shapes
 from canaryctl.runtimes.grid.figures import evaluate
 from canaryctl.runtimes.grid.monge import Costs, path_from, path_to, paths_by_count, rest_by_count
 from canaryctl.runtimes.grid.optimise import InfeasibleError, Objective, optimise
+from canaryctl.runtimes.grid.planner import DEFAULT, MIN_GAIN, Wish, plan_grid
 from canaryctl.runtimes.grid.problem import Amounts, Limits, Problem
 from canaryctl.runtimes.grid.rules import EngineRules
 from tests.support import grids
@@ -84,6 +85,48 @@ def test_it_is_never_worse_than_the_default_grid_in_the_same_room(
     assert planned.graph_mib <= default.graph_mib * (1 + 1e-9)
     assert planned.capture_s <= default.capture_s * (1 + 1e-9)
     assert planned.p99_s <= default.p99_s * (1 + 1e-9)
+
+
+@st.composite
+def rooms(draw: st.DrawFn) -> tuple[Shapes, CostModel, EngineRules, Limits]:
+    """Limits that the default grid keeps, some of them exactly; the margin is the command's."""
+    shapes, cost = draw(grids.shapes()), draw(grids.cost_models())
+    rules = draw(grids.engine_rules(st.sampled_from([4, 5, 8, 13])))
+    default = evaluate(rules.default(), shapes, cost, rules, tokens_per_request=100)
+    margin = 0.1
+    exactly = {
+        "max_memory_mib": default.graph_mib * (1 + margin),
+        "max_capture_s": default.capture_s * (1 + margin),
+        "max_sizes": len(default.sizes),
+        "min_coverage": default.coverage,
+        "max_p99_s": default.p99_s,
+        "max_mean_s": default.mean_s,
+    }
+    bound = draw(st.sets(st.sampled_from(sorted(exactly))))
+    kept: dict[str, float] = {name: exactly[name] for name in bound}
+    return shapes, cost, rules, Limits(margin=margin, **kept)  # type: ignore[arg-type]
+
+
+@MOST
+@given(rooms(), st.sampled_from([MIN_GAIN, MIN_GAIN, 0.05]))
+def test_a_plan_is_never_slower_than_a_default_grid_within_the_limits(
+    room: tuple[Shapes, CostModel, EngineRules, Limits], min_gain: float
+) -> None:
+    """Though each size is to save something, in the room that the default has and in any other."""
+    shapes, cost, rules, limits = room
+    wish = Wish(100, limits, min_gain=min_gain)
+    found = plan_grid(shapes, cost, rules, wish, {DEFAULT: rules.default()})
+    default, planned = found.compared[DEFAULT], found.grid
+    assert planned.mean_s <= default.mean_s * (1 + 1e-9)
+    most = 1 + limits.margin
+    assert limits.max_memory_mib is None or (
+        planned.graph_mib * most <= limits.max_memory_mib * (1 + 1e-9)
+    )
+    assert limits.max_capture_s is None or (
+        planned.capture_s * most <= limits.max_capture_s * (1 + 1e-9)
+    )
+    assert limits.max_p99_s is None or planned.p99_s <= limits.max_p99_s * (1 + 1e-9)
+    assert planned.coverage >= (limits.min_coverage or 0) - 1e-12
 
 
 @MANY

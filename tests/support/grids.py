@@ -115,10 +115,15 @@ def cost_models() -> st.SearchStrategy[CostModel]:
     )
 
 
-def engine_rules() -> st.SearchStrategy[EngineRules]:
+NUM_SEQS = st.sampled_from([4, 8, 16])
+
+
+def engine_rules(max_num_seqs: st.SearchStrategy[int] = NUM_SEQS) -> (
+    st.SearchStrategy[EngineRules]
+):  # fmt: skip
     return st.builds(
         EngineRules,
-        max_num_seqs=st.sampled_from([4, 8, 16]),
+        max_num_seqs=max_num_seqs,
         max_num_batched_tokens=st.sampled_from([16, 40]),
         mode=st.sampled_from(MODES),
         speculative_tokens=st.sampled_from([0, 0, 1]),

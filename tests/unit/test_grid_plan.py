@@ -11,7 +11,7 @@ from canaryctl.runtimes.grid.distribution import Distribution, Kind, Shapes, Tra
 from canaryctl.runtimes.grid.drift import distance, drift
 from canaryctl.runtimes.grid.figures import evaluate, quantile_s
 from canaryctl.runtimes.grid.optimise import InfeasibleError, Objective, optimise
-from canaryctl.runtimes.grid.planner import NO_GRAPHS, Wish, plan_grid
+from canaryctl.runtimes.grid.planner import DEFAULT, NO_GRAPHS, Wish, plan_grid
 from canaryctl.runtimes.grid.problem import Limits, Problem
 from canaryctl.runtimes.grid.rules import EngineRules
 from canaryctl.runtimes.grid.warm import warm_buckets
@@ -95,7 +95,7 @@ def test_a_plan_says_what_each_size_is_worth() -> None:
     plan = plan_grid(CHAT, cost, RULES, Wish(4096), {"default": RULES.default()})
     assert plan.worth_it
     assert plan.gap == 0
-    assert plan.grid.mean_s <= plan.compared["default"].mean_s * 1.02
+    assert plan.grid.mean_s <= plan.compared["default"].mean_s * (1 + 1e-9)
     assert plan.grid.graph_mib < plan.compared["default"].graph_mib / 2
     assert plan.compared[NO_GRAPHS].graphs == 0
     largest = plan.marginals[-1]
@@ -113,6 +113,38 @@ def test_a_plan_says_what_each_size_is_worth() -> None:
     assert memory == sorted(memory)
     times = [figures.mean_s for figures in plan.front]
     assert times == sorted(times, reverse=True)
+
+
+def test_a_size_that_saves_little_is_captured_where_the_default_would_be_faster_without() -> None:
+    """Of 1000 decodes, one in ten thousand of the step time: not worth the 0.1 % that is asked."""
+    step_ms = {"FULL": {7: 2.0, 8: 2.002}, "PIECEWISE": {8: 2.1}, "NONE": {1: 9.0}}
+    cost = CostModel(calibration({**step_ms, "EAGER": {1: 9.0}}))
+    shapes = Shapes(Distribution.of({7: 500, 8: 500}), Distribution())
+    rules = EngineRules(8, 64, "FULL_DECODE_ONLY")
+    alone = plan_grid(shapes, cost, rules, Wish(4096), {})
+    assert alone.grid.sizes == (8,)
+    beside = plan_grid(shapes, cost, rules, Wish(4096), {DEFAULT: (7, 8)})
+    assert beside.grid.sizes == (7, 8)
+    assert beside.gap == 0
+    no_room = Wish(4096, Limits(max_sizes=1))
+    assert plan_grid(shapes, cost, rules, no_room, {DEFAULT: (7, 8)}).grid.sizes == (8,)
+
+
+def test_the_default_is_the_plan_where_no_observed_size_keeps_its_limits() -> None:
+    """8 is one graph, being above max_num_seqs, and the 5 that steps have would be two."""
+    curve = {size: float(size) for size in (1, 2, 4, 5, 8)}
+    step_ms = {"FULL": curve, "PIECEWISE": curve, "NONE": {1: 50.0}, "EAGER": {1: 50.0}}
+    one = GraphCost(0, 1, 0, 0, 0.01, 0)
+    cost, rules = CostModel(calibration(step_ms, one, one)), EngineRules(5, 64)
+    shapes = Shapes(Distribution.of({1: 100, 2: 100, 4: 100, 5: 1}), Distribution())
+    plan = plan_grid(shapes, cost, rules, Wish(4096), {DEFAULT: rules.default()})
+    assert plan.grid.sizes == (1, 2, 4, 5)
+    wish = Wish(4096, Limits(max_memory_mib=7, min_coverage=1.0))
+    plan = plan_grid(shapes, cost, rules, wish, {DEFAULT: rules.default()})
+    assert plan.grid == plan.compared[DEFAULT]
+    assert plan.grid.graph_mib == 7
+    free = plan_grid(shapes, cost, rules, Wish(4096, min_gain=0), {}).grid
+    assert plan.gap == pytest.approx(1 - free.mean_s / plan.grid.mean_s)
 
 
 def test_large_prefills_are_not_worth_graphs() -> None:
@@ -170,7 +202,10 @@ def test_ten_thousand_sizes_take_a_second() -> None:
         shapes, CostModel(calibration(step_ms)), EngineRules(256, 16384), max_p99_s=None
     )
     assert len(problem) - 1 == 10_000
-    for limits in (Limits(), Limits(max_sizes=32)):
+    free = optimise(problem, Limits(), size_price_s=1.0).sizes
+    mean_s = problem.use([problem.sizes.index(size) for size in free]).step_s / problem.total
+    no_slower = Limits(max_mean_s=0.999 * mean_s)  # as where the default is faster than that
+    for limits in (Limits(), Limits(max_sizes=32), no_slower):
         found, seconds = [], []
         for _ in range(3):  # on a busy machine some are slower
             begun = time.process_time()
@@ -178,7 +213,7 @@ def test_ten_thousand_sizes_take_a_second() -> None:
             seconds.append(time.process_time() - begun)
         assert min(seconds) < 1.0, seconds
         assert found[0] == found[1] == found[2]
-        assert found[0].gap == 0
+        assert found[0].gap == (pytest.approx(0, abs=0.001) if limits is no_slower else 0)
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,8 @@ WATCHED: dict[str, dict[str, tuple[str, ...]]] = {
     "v1/worker/gpu/model_runner.py": {"GPUModelRunner": ("cudagraph_manager",)},
 }
 GROUP_FILE, GROUP = "plugins/__init__.py", "STAT_LOGGER_PLUGINS_GROUP"
+# Without it the newer model runner reports no steps.
+V2_RUNNER_FILE, V2_RUNNER = "v1/worker/gpu/cudagraph_utils.py", ("make_cudagraph_stats",)
 NVML_FILE = "third_party/pynvml.py"
 NVML = (
     "nvmlInit",
@@ -118,8 +120,8 @@ def record(site_packages: Path) -> Interface:
             found.setdefault(name, {}).update(told)  # either model runner has the same name
     constants = dict(_assignments(_parse(root / GROUP_FILE).body))
     found["plugins"] = {GROUP: constants.get(GROUP)}
-    functions = {n.name for n in _parse(root / NVML_FILE).body if isinstance(n, ast.FunctionDef)}
-    found["pynvml"] = {name: "function" if name in functions else None for name in NVML}
+    found["pynvml"] = _functions(root / NVML_FILE, NVML)
+    found["v2_model_runner"] = _functions(root / V2_RUNNER_FILE, V2_RUNNER)
     return found
 
 
@@ -131,6 +133,11 @@ def version_of(site_packages: Path) -> str:
 
 def _parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8")) if path.exists() else ast.Module([], [])
+
+
+def _functions(path: Path, names: tuple[str, ...]) -> dict[str, str | None]:
+    there = {node.name for node in _parse(path).body if isinstance(node, ast.FunctionDef)}
+    return {name: "function" if name in there else None for name in names}
 
 
 def _members(tree: ast.Module, name: str) -> Iterator[tuple[str, str]]:

@@ -45,8 +45,8 @@ class Daemon:
             timezone="UTC",
         )
 
-    def run(self, stop: threading.Event, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Block until ``stop`` is set; then finish the ticks under way and let the leases go."""
+    def run(self, wait: Callable[[], object], on_ready: Callable[[], None] = lambda: None) -> None:
+        """Block until ``wait`` returns; then finish the ticks under way and let the leases go."""
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         self._app.store.require_writer()
         self._discover()
@@ -54,7 +54,7 @@ class Daemon:
         self._scheduler.start()
         on_ready()
         try:
-            stop.wait()
+            wait()
         finally:
             # The scheduler waits for its jobs under a lock that looking for services needs.
             with self._discovering:

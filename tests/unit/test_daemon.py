@@ -68,7 +68,7 @@ def test_ticks_never_overlap_and_the_one_under_way_is_finished(
 ) -> None:
     app = cast("App", SimpleNamespace(store=store, controller=services.__getitem__))
     stop = threading.Event()
-    running = threading.Thread(target=Daemon(app).run, args=(stop,))
+    running = threading.Thread(target=Daemon(app).run, args=(stop.wait,))
     running.start()
     slow = services["slow"]
     eventually("three slow ticks", lambda: slow.begun >= 3, timeout_s=30)
@@ -107,7 +107,7 @@ def test_it_ends_while_it_looks_for_services(store: Store, services: dict[str, S
     stop = threading.Event()
     lingering = Lingering(store, stop)
     app = cast("App", SimpleNamespace(store=lingering, controller=services.__getitem__))
-    daemon = threading.Thread(target=Daemon(app).run, args=(stop,), daemon=True)
+    daemon = threading.Thread(target=Daemon(app).run, args=(stop.wait,), daemon=True)
     daemon.start()
     eventually("a look under way", lambda: lingering.looked > 1, timeout_s=10)
     stop.set()

@@ -1,5 +1,6 @@
 """Real vLLM on the CPU, released by the command line: promoted, killed, and made slower."""
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +48,7 @@ class Factory:
         *,
         command: list[str] | None = None,
         args: dict[str, Any] | None = None,
+        torch: str | None = None,
         prometheus: str | None = None,
     ) -> Path:
         runtime = cpu_runtime(self._python, self._model, args=args).as_document()
@@ -59,6 +61,8 @@ class Factory:
             runtime["engine"]["venv"] = None
             module = [str(self._python), "-m", "vllm.entrypoints.openai.api_server"]
             runtime["engine"]["command"] = [*command, *module]
+        if torch is not None:
+            runtime["engine"]["torch"] = torch
         document: dict[str, Any] = {
             "apiVersion": "canaryctl/v1",
             "kind": "RuntimeArtifact",
@@ -83,6 +87,8 @@ class Factory:
         }
         if prometheus is not None:
             document["rollout"]["metrics"] = {"source": "prometheus", "url": prometheus}
+        if torch is not None:
+            document["gates"].append({"name": "attestation"})
         if name == "stable":
             document["rollout"]["steps"] = [{"weight": 0, "load": "load.yaml", "requests": 80}]
             document["gates"] = [
@@ -127,6 +133,19 @@ def load(cli: Cli, factory: Factory) -> Iterator[Running]:
     running.end()
 
 
+def test_an_engine_that_is_not_the_one_declared_is_refused_before_traffic(
+    cli: Cli, factory: Factory, load: Running
+) -> None:
+    # A shell cannot be asked for versions before the start, as what is baked into an image
+    # cannot: the engine itself has to tell.
+    behind_a_shell = ["/bin/sh", "-c", 'exec "$@"', "sh"]
+    other = factory.write("other", command=behind_a_shell, torch="1.13.1")
+    done = cli.release(other, timeout_s=1000)
+    assert done.code == 3, done.err
+    assert re.match(r"attestation: .*torch_version.*1\.13\.1.*2\.", done.document["reason"])
+    assert "progressing" not in [entry["phase"] for entry in done.document["timeline"]]
+
+
 def _is_core(process: psutil.Process, release: str) -> bool:
     try:
         title = " ".join(process.cmdline() or [process.name()])
@@ -136,26 +155,40 @@ def _is_core(process: psutil.Process, release: str) -> bool:
     return CORE in title and instance.startswith(release)
 
 
+def core_under_traffic(cli: Cli) -> psutil.Process:
+    """The process that runs the model of the active release's canary, at half of the traffic."""
+    with store_of(cli) as store:
+        release = eventually("a release", lambda: store.active_release("chat")).id
+
+        def found() -> psutil.Process | None:
+            record = store.release(release)
+            if record.phase is not Phase.PROGRESSING or record.weight != 50:
+                return None
+            return next((p for p in psutil.process_iter() if _is_core(p, release)), None)
+
+        core: psutil.Process = eventually("a canary under traffic", found, timeout_s=180)
+    time.sleep(2)
+    return core
+
+
 def test_an_engine_whose_core_is_killed_is_rolled_back(
     cli: Cli, factory: Factory, load: Running
 ) -> None:
     running = cli.start("release", factory.write("killed", args={"seed": 2}), "--json")
-    with store_of(cli) as store:
-        release = eventually("a release", lambda: store.active_release("chat")).id
-
-        def canary() -> int | None:
-            found = store.release(release)
-            if found.phase is not Phase.PROGRESSING or found.weight != 50:
-                return None
-            pids = [process.pid for process in psutil.process_iter() if _is_core(process, release)]
-            return pids[0] if pids else None
-
-        core = eventually("a canary under traffic", canary, timeout_s=180)
-    time.sleep(2)
-    psutil.Process(core).kill()
+    core_under_traffic(cli).kill()
     done = running.wait(1000)
     assert done.code == 3, done.err
     assert done.document["reason"].startswith("engine_exit"), done.document["reason"]
+    assert done.document["rollback_target"] == "previous"
+
+
+def test_an_engine_that_hangs_is_rolled_back(cli: Cli, factory: Factory, load: Running) -> None:
+    """Its API server goes on and answers; it generates nothing."""
+    running = cli.start("release", factory.write("hangs", args={"seed": 3}), "--json")
+    core_under_traffic(cli).suspend()
+    done = running.wait(1000)
+    assert done.code == 3, done.err
+    assert done.document["reason"].startswith("progress"), done.document["reason"]
     assert done.document["rollback_target"] == "previous"
 
 

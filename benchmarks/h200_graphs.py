@@ -48,7 +48,7 @@ from canaryctl.runtimes.engines.base import Launch
 from canaryctl.runtimes.grid.calibration import load_calibration, packaged
 from canaryctl.runtimes.grid.cost import CostModel
 from canaryctl.runtimes.machine import inspect_machine
-from canaryctl.runtimes.parity import ParityError, Side, measure
+from canaryctl.runtimes.parity import ParityError, Reference, Side, measure
 from canaryctl.runtimes.placements.base import InstanceRequest, Liveness
 from canaryctl.runtimes.placements.process import ProcessPlacement
 from canaryctl.runtimes.spec import RuntimeSpec
@@ -104,6 +104,7 @@ class Bench:
         self._base = _simulated() if options.simulated else _gpu(options)
         self._engine = registry.engine(self._base["engine"]["name"])
         self._running: dict[str, Running] = {}
+        self._eager: Reference | None = None  # asked once
         given = options.calibration
         self._cost = CostModel(packaged() if given is None else load_calibration(given))
         self._grids = dict(GRIDS)
@@ -233,14 +234,20 @@ class Bench:
         }
 
     def _parity(self, name: str) -> None:
-        sides = (self._side(name), self._side(EAGER))
-        found = asyncio.run(measure(*sides, "the eager runtime", timeout_s=PARITY_S))
+        self._eager = self._eager or Reference(self._side(EAGER), "the eager runtime")
+        found = asyncio.run(measure(self._side(name), self._eager, timeout_s=PARITY_S))
         self.results["parity"][name] = asdict(found)
 
     def _side(self, name: str) -> Side:
         running = self._running[name]
         limits = running.spec.limits
-        return Side(running.url, running.model, limits.max_num_seqs, limits.max_model_len)
+        return Side(
+            running.url,
+            running.model,
+            limits.max_num_seqs,
+            limits.max_model_len,
+            self._engine.tells_token_ids,
+        )
 
     def _pair(self, number: int) -> None:
         """Both at each level, one right after the other; the order turns with every pair."""

@@ -37,15 +37,18 @@ class Parity:
     """``canary``: its answers in batches of many sizes against the reference's in small ones.
     ``itself``: the reference's own in the same batches, against the same: what differs there
     comes of the batch and not of the runtime. ``reference``: who it is, in words.
-    ``example``: where an answer of the canary parts from the reference's; empty: nowhere."""
+    ``example``: where an answer of the canary parts from the reference's; empty: nowhere.
+    ``token_ids``: tokens were compared by their ids; False: by their texts, which tokens share."""
 
     reference: str
     canary: Agreement
     itself: Agreement
     example: str = ""
+    token_ids: bool = False
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "Parity":
-        """What ``dataclasses.asdict`` made of one."""
+        """What ``dataclasses.asdict`` made of one; before there was ``token_ids``, texts were
+        compared."""
         sides = {name: Agreement(**document[name]) for name in ("canary", "itself")}
         return cls(**{**document, **sides})

@@ -10,7 +10,7 @@ from canaryctl.controller.plan import Plan
 from canaryctl.controller.states import Phase
 from canaryctl.controller.view import InstanceView, PoolView
 from canaryctl.gates.samples import Missing
-from canaryctl.runtimes.parity import ParityRun, Side
+from canaryctl.runtimes.parity import ParityRun, Reference, Side
 
 _BEFORE_TRAFFIC = frozenset({Phase.DEPLOYING, Phase.WARMING})
 
@@ -82,7 +82,7 @@ class ParityWatch:
         reference = min(same, key=self._uses_graphs)
         form = "with graphs" if self._uses_graphs(reference) else "eager"
         who = f"{reference.instance.id} ({form})"
-        self._run = ParityRun(self._canary(canary), self._side(reference), who)
+        self._run = ParityRun(self._canary(canary), Reference(self._side(reference), who))
 
     def _uses_graphs(self, member: InstanceView) -> bool:
         return self._catalog.artifact(member.instance.digest).runtime.uses_graphs
@@ -98,11 +98,13 @@ class ParityWatch:
 
     def _side(self, member: InstanceView) -> Side:
         runtime = self._catalog.artifact(member.instance.digest).runtime
+        engine = self._catalog.engine(member.instance.digest)
         return Side(
             self._address(member),
-            self._catalog.engine(member.instance.digest).model_name(runtime),
+            engine.model_name(runtime),
             runtime.limits.max_num_seqs,
             runtime.limits.max_model_len,
+            engine.tells_token_ids,
         )
 
 

@@ -1,6 +1,7 @@
 """``output_parity``: whether the canary says what a reference says to the same prompts, greedily.
 
-Measured once, before any traffic. The answers of one engine may differ between batch sizes, so
+Measured once, before any traffic; by the ids of tokens, or where an engine tells none by their
+texts, which the reason then says. The answers of one engine may differ between batch sizes, so
 the reference is measured against itself first, and the canary is judged by what it differs more.
 """
 
@@ -22,6 +23,7 @@ GROSS = 0.5
 """No harm is claimed where a runtime that answers half of the prompts otherwise would be found,
 and in no size of batch as many are beyond the reference's own."""
 _POWER = 0.9
+BY_TEXT = "tokens were compared by their texts, which several ids may share"
 
 
 class OutputParityGate:
@@ -68,6 +70,8 @@ class OutputParityGate:
             "the reference itself in other batches"
         )
         said += f"{self._allowed()}){_where(parity)}"
+        if not parity.token_ids:
+            said += f"; {BY_TEXT}"
         standings = []
         if self.spec.max_ratio is not None:
             standings.append(self._by_share(parity, share, own, self.spec.max_ratio))

@@ -2,13 +2,16 @@
 
 A captured graph may compute wrongly what the same engine computes rightly without it, and no
 metric shows it. So the prompts are asked in batches of 1, 2, 4 … sequences, which replay graphs
-of as many sizes, and compared token by token. Numerics of real kernels depend on the batch, so
-that the reference is asked twice: in small batches, against which all is compared, and in those
-of the canary, which shows what the batch alone changes.
+of as many sizes, and compared token by token: by their ids where both engines tell them, since
+ids without a text of their own (parts of a character, ids beyond the tokenizer) look all alike.
+Numerics of real kernels depend on the batch, so that the reference is asked twice: in small
+batches, against which all is compared, and in those of the canary, which shows what the batch
+alone changes.
 """
 
 import asyncio
 import random
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +35,7 @@ FEW_TOGETHER = 4
 """The batches that all is compared with: small, and yet not one after the other."""
 
 _SEED = 1
+_TOKEN_ID = re.compile(r"token_id:\d+")
 _TASKS = (
     "Explain how one makes {}, step by step.",
     "Write three sentences about {}.",
@@ -73,20 +77,46 @@ _THINGS = (
 @dataclass(frozen=True, slots=True)
 class Side:
     """An engine to ask. ``most``: sequences that it runs at once; ``longest``: tokens of a
-    request, prompt and answer."""
+    request, prompt and answer; ``token_ids``: it can tell them
+    (:attr:`canaryctl.runtimes.engines.base.Engine.tells_token_ids`)."""
 
     base_url: str
     model: str
     most: int
     longest: int
+    token_ids: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``logprobs``: of its tokens; None: the engine told none."""
+    """``tokens``: ``token_id:123``, or their texts; ``logprobs``: theirs; None: the engine told
+    none; ``text``: the whole."""
 
     tokens: tuple[str, ...]
     logprobs: tuple[float, ...] | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """How all prompts are asked. ``together``, ``few``: sizes of batches, of the canary and of
+    what all is compared with; ``tokens``: of each answer; ``by_id``: told by their ids."""
+
+    together: tuple[int, ...]
+    few: tuple[int, ...]
+    tokens: int
+    by_id: bool
+
+    @classmethod
+    def of(cls, canary: Side, reference: Side) -> "Questions":
+        """Those that both can answer."""
+        together = batches(min(MOST_TOGETHER, canary.most, reference.most))
+        return cls(
+            together,
+            _cut(sum(together), min(FEW_TOGETHER, reference.most)),
+            min(OUTPUT_TOKENS, canary.longest // 2, reference.longest // 2),
+            canary.token_ids and reference.token_ids,
+        )
 
 
 class ParityError(CanaryctlError):
@@ -108,35 +138,56 @@ def prompts(count: int) -> tuple[str, ...]:
     return tuple(all_of_them[:count])
 
 
-async def measure(canary: Side, reference: Side, who: str, *, timeout_s: float) -> Parity:
-    """Three runs of all prompts. ``who``: the reference, in words. ``timeout_s``: of a request.
+class Reference:
+    """An engine that others are compared with. ``who``: in words.
+
+    Its answers are kept: the same questions are asked of it once, however many are compared.
+    """
+
+    def __init__(self, side: Side, who: str) -> None:
+        self.side, self.who = side, who
+        self._answers: dict[Questions, tuple[list[Answer], list[Answer]]] = {}
+
+    async def answers(
+        self, http: httpx.AsyncClient, questions: Questions
+    ) -> tuple[list[Answer], list[Answer]]:
+        """In few at a time, and in the batches of the canary; ParityError for one that is none."""
+        if questions not in self._answers:
+            right = await _ask(http, self.side, questions.few, questions)
+            again = await _ask(http, self.side, questions.together, questions)
+            self._answers[questions] = right, again
+        return self._answers[questions]
+
+
+async def measure(canary: Side, reference: Reference, *, timeout_s: float) -> Parity:
+    """All prompts, of the reference twice. ``timeout_s``: of a request.
 
     Raises ParityError for an answer that is none.
     """
-    together = batches(min(MOST_TOGETHER, canary.most, reference.most))
-    few = _cut(sum(together), min(FEW_TOGETHER, reference.most))
-    tokens = min(OUTPUT_TOKENS, canary.longest // 2, reference.longest // 2)
+    questions = Questions.of(canary, reference.side)
     async with async_client(timeout_s) as http:
-        right = await _ask(http, reference, few, tokens)
-        again = await _ask(http, reference, together, tokens)
-        answers = await _ask(http, canary, together, tokens)
-    sizes = [size for size in together for _ in range(size)]
+        right, again = await reference.answers(http, questions)
+        answers = await _ask(http, canary, questions.together, questions)
+    sizes = [size for size in questions.together for _ in range(size)]
     return Parity(
-        who, _agreement(answers, right, sizes), _agreement(again, right, sizes),
-        _example(answers, right, sizes),
-    )  # fmt: skip
+        reference.who,
+        _agreement(answers, right, sizes),
+        _agreement(again, right, sizes),
+        _example(answers, right, sizes, by_id=questions.by_id),
+        questions.by_id,
+    )
 
 
 class ParityRun(Background[Parity]):
     """One measurement."""
 
-    def __init__(self, canary: Side, reference: Side, who: str, *, timeout_s: float = 60.0) -> None:
-        super().__init__(lambda: _measured(canary, reference, who, timeout_s), "the measurement")
+    def __init__(self, canary: Side, reference: Reference, *, timeout_s: float = 60.0) -> None:
+        super().__init__(lambda: _measured(canary, reference, timeout_s), "the measurement")
 
 
-def _measured(canary: Side, reference: Side, who: str, timeout_s: float) -> Parity | str:
+def _measured(canary: Side, reference: Reference, timeout_s: float) -> Parity | str:
     try:
-        return asyncio.run(measure(canary, reference, who, timeout_s=timeout_s))
+        return asyncio.run(measure(canary, reference, timeout_s=timeout_s))
     except ParityError as error:
         return str(error)
 
@@ -147,28 +198,30 @@ def _cut(total: int, size: int) -> tuple[int, ...]:
 
 
 async def _ask(
-    http: httpx.AsyncClient, side: Side, sizes: Sequence[int], tokens: int
+    http: httpx.AsyncClient, side: Side, sizes: Sequence[int], questions: Questions
 ) -> list[Answer]:
     """One batch after the other."""
     texts = iter(prompts(sum(sizes)))
     found: list[Answer] = []
     for size in sizes:
-        batch = [_answer(http, side, next(texts), tokens) for _ in range(size)]
+        batch = [_answer(http, side, next(texts), questions) for _ in range(size)]
         found += await asyncio.gather(*batch)
     return found
 
 
-async def _answer(http: httpx.AsyncClient, side: Side, prompt: str, tokens: int) -> Answer:
+async def _answer(http: httpx.AsyncClient, side: Side, prompt: str, questions: Questions) -> Answer:
     body = {
         "model": side.model,
         "prompt": prompt,
-        "max_tokens": tokens,
-        "min_tokens": tokens,
+        "max_tokens": questions.tokens,
+        "min_tokens": questions.tokens,
         "ignore_eos": True,
         "temperature": 0.0,
         "seed": _SEED,
         "logprobs": 1,
     }
+    if side.token_ids:  # also to have texts of it, for one that has no ids
+        body["return_tokens_as_token_ids"] = questions.by_id
     try:
         response = await http.post(side.base_url + PATH, json=body)
     except httpx.HTTPError as error:
@@ -176,22 +229,26 @@ async def _answer(http: httpx.AsyncClient, side: Side, prompt: str, tokens: int)
     if response.status_code != httpx.codes.OK:
         raise ParityError(f"{side.base_url}: HTTP {response.status_code}: {response.text[:300]}")
     try:
-        return _read(response.json()["choices"][0]["logprobs"])
+        return _read(response.json()["choices"][0], by_id=questions.by_id)
     except (ValueError, KeyError, IndexError, TypeError) as error:
+        form = "token_id:NUMBER" if questions.by_id else "text"
         raise ParityError(
-            f"{side.base_url}: expected a completion with logprobs and its tokens, found: "
-            f"{response.text[:300]}"
+            f"{side.base_url}: expected a completion with logprobs and its tokens, each as "
+            f"{form}, found: {response.text[:300]}"
         ) from error
 
 
-def _read(document: dict[str, Any]) -> Answer:
+def _read(choice: dict[str, Any], *, by_id: bool) -> Answer:
+    document = choice["logprobs"]
     tokens = tuple(str(token) for token in document["tokens"])
     if not tokens:
         raise ValueError("no token")
+    if by_id and not all(map(_TOKEN_ID.fullmatch, tokens)):
+        raise ValueError("a token without its id")
     told = document.get("token_logprobs")
     if not told or any(value is None for value in told):
-        return Answer(tokens, None)
-    return Answer(tokens, tuple(float(value) for value in told))
+        return Answer(tokens, None, choice["text"])
+    return Answer(tokens, tuple(float(value) for value in told), choice["text"])
 
 
 def _agreement(
@@ -224,13 +281,25 @@ def _same(answer: Answer, expected: Answer) -> int | None:
     return None if shorter == longer else shorter
 
 
-def _example(answers: Sequence[Answer], right: Sequence[Answer], sizes: Sequence[int]) -> str:
+def _example(
+    answers: Sequence[Answer], right: Sequence[Answer], sizes: Sequence[int], *, by_id: bool
+) -> str:
+    """The first difference; of ids, which nobody can read, with the texts of both answers."""
     for number, (answer, expected, size) in enumerate(zip(answers, right, sizes, strict=True), 1):
         place = _same(answer, expected)
         if place is not None:
             one, other = (
-                repr(side.tokens[place]) if place < len(side.tokens) else "the end"
+                _token(side.tokens[place], by_id=by_id) if place < len(side.tokens) else "the end"
                 for side in (answer, expected)
             )
-            return f"prompt {number} in a batch of {size}, token {place + 1}: {one}, not {other}"
+            where = f"prompt {number} in a batch of {size}, token {place + 1}: {one}, not {other}"
+            return where + (_texts(answer.text, expected.text) if by_id else "")
     return ""
+
+
+def _token(token: str, *, by_id: bool) -> str:
+    return f"id {token.partition(':')[2]}" if by_id else repr(token)
+
+
+def _texts(one: str, other: str) -> str:
+    return f", though both read {one!r}" if one == other else f"; {one!r}, not {other!r}"

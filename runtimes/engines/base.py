@@ -94,6 +94,9 @@ class Engine(Protocol):
 
     name: str
     simulated: bool  # shown wherever the engine's name is
+    tells_token_ids: bool
+    """Completions take ``return_tokens_as_token_ids``, and tokens are then ``token_id:123`` in
+    their log-probabilities. Others may refuse the field."""
 
     def check(self, spec: RuntimeSpec) -> Sequence[str]:
         """Faults of the spec itself: unsupported version, grid outside the engine's limits…"""

@@ -33,6 +33,7 @@ class SimulatedEngine:
 
     name = "simulated"
     simulated = True
+    tells_token_ids = True
 
     def check(self, spec: RuntimeSpec) -> Sequence[str]:
         """Faults of the spec: wrong ``engine.args``, a grid beyond the limits, and whatever the

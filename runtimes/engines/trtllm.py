@@ -38,6 +38,7 @@ class TrtllmEngine:
 
     name = "trtllm"
     simulated = False
+    tells_token_ids = False  # its server refuses fields that it does not know
 
     def check(self, spec: RuntimeSpec) -> tuple[str, ...]:
         return faults(spec)

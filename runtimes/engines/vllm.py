@@ -39,6 +39,7 @@ class VllmEngine:
 
     name = "vllm"
     simulated = False
+    tells_token_ids = True
 
     def check(self, spec: RuntimeSpec) -> tuple[str, ...]:
         return faults(spec)

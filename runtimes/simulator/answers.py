@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from canaryctl.runtimes.simulator.text import logprob
+from canaryctl.runtimes.simulator.text import logprob, token_id
 
 DONE = b"data: [DONE]\n\n"
 
@@ -37,15 +37,21 @@ class AnswerForm:
     chat: bool
 
     def whole(
-        self, words: Sequence[str], reason: str, prompt_tokens: int, *, logprobs: bool
+        self,
+        words: Sequence[str],
+        reason: str,
+        prompt_tokens: int,
+        *,
+        logprobs: bool,
+        token_ids: bool = False,
     ) -> dict[str, Any]:
-        """An answer that is not streamed."""
+        """An answer that is not streamed. ``token_ids``: in its log-probabilities."""
         text = "".join(words)
         content: dict[str, Any] = (
             {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
         )
         kind = "chat.completion" if self.chat else "text_completion"
-        told = _logprobs(words) if logprobs else None
+        told = _logprobs(words, token_ids=token_ids) if logprobs else None
         choice = {"index": 0, **content, "logprobs": told, "finish_reason": reason}
         return {**self._head(kind), "choices": [choice], "usage": usage(prompt_tokens, len(words))}
 
@@ -89,14 +95,15 @@ class AnswerForm:
         }
 
 
-def _logprobs(words: Sequence[str]) -> dict[str, Any]:
-    """OpenAI's form for completions."""
+def _logprobs(words: Sequence[str], *, token_ids: bool) -> dict[str, Any]:
+    """OpenAI's form for completions; with token ids vLLM's, whose offsets are of what it shows."""
     found = [logprob(word) for word in words]
+    shown = [f"token_id:{token_id(word)}" for word in words] if token_ids else list(words)
     return {
-        "text_offset": [0, *itertools.accumulate(map(len, words[:-1]))],
+        "text_offset": [0, *itertools.accumulate(map(len, shown[:-1]))],
         "token_logprobs": found,
-        "tokens": list(words),
-        "top_logprobs": [{word: value} for word, value in zip(words, found, strict=True)],
+        "tokens": shown,
+        "top_logprobs": [{token: value} for token, value in zip(shown, found, strict=True)],
     }
 
 

@@ -158,7 +158,13 @@ class _Generation(Response):
             reason = self._stream.finish_reason or ""
             wanted = self._wanted
             response = JSONResponse(
-                self._form.whole(words, reason, wanted.prompt_tokens, logprobs=wanted.logprobs)
+                self._form.whole(
+                    words,
+                    reason,
+                    wanted.prompt_tokens,
+                    logprobs=wanted.logprobs,
+                    token_ids=wanted.token_ids,
+                )
             )
         await response(scope, receive, send)
 

@@ -43,6 +43,7 @@ class GenerationRequest:
     stream: bool
     include_usage: bool
     logprobs: bool  # of the tokens said; those of others are not modelled
+    token_ids: bool  # instead of the tokens' texts, beside their log-probabilities
 
 
 def parse_generation(body: bytes, config: SimulatorConfig, *, chat: bool) -> GenerationRequest:
@@ -90,6 +91,7 @@ def parse_generation(body: bytes, config: SimulatorConfig, *, chat: bool) -> Gen
         stream=stream,
         include_usage=_flag(options or {}, "include_usage"),
         logprobs=_logprobs(document, whole=not chat and not stream),
+        token_ids=_flag(document, "return_tokens_as_token_ids"),
     )
 
 

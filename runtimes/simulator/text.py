@@ -44,9 +44,13 @@ class Answer:
         return WORDS[int(self._random.random() * len(WORDS))]
 
 
+def token_id(word: str) -> int:
+    return WORDS.index(word)
+
+
 def logprob(word: str) -> float:
     """Of the word that is said: another for each, between −1 and 0."""
-    return -(WORDS.index(word) + 1) / (len(WORDS) + 1)
+    return -(token_id(word) + 1) / (len(WORDS) + 1)
 
 
 def wrong(word: str) -> str:

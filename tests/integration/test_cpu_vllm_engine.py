@@ -15,12 +15,14 @@ import psutil
 import pytest
 
 from canaryctl.common.metrics import Signal
+from canaryctl.common.parity import Parity
 from canaryctl.gates.samples import Histogram, HistogramSet, Missing, Scrape, Series
 from canaryctl.gates.sources.base import Target
 from canaryctl.gates.sources.scrape import ScrapeSource
 from canaryctl.runtimes.engines.base import Stage
 from canaryctl.runtimes.engines.vllm import VllmEngine
 from canaryctl.runtimes.engines.vllm_metrics import native
+from canaryctl.runtimes.parity import ParityRun, Reference, Side
 from canaryctl.runtimes.placements.base import InstanceRequest, Liveness
 from canaryctl.runtimes.placements.process import ProcessPlacement
 from canaryctl.runtimes.probe.canaryctl_probe.recorder import PARTS
@@ -288,6 +290,20 @@ def test_shapes_and_step_times_agree_with_steps_and_tokens(engine: Running) -> N
     assert isinstance(itl, Histogram)
     assert 0.0001 < times.sum / times.count < 1
     assert times.sum < itl.sum
+
+
+def test_answers_are_compared_by_the_ids_of_their_tokens(engine: Running) -> None:
+    """A token of text alone would be no answer."""
+    side = Side(engine.url, "chat", most=1, longest=2, token_ids=ENGINE.tells_token_ids)
+    found = ParityRun(side, Reference(side, "itself")).wait(60)
+    assert isinstance(found, Parity), found
+    assert found.token_ids
+    assert (found.canary.prompts, found.canary.diverged) == (24, {})
+    assert found.canary.nats == pytest.approx(0, abs=1e-4)
+    asked = {"model": "chat", "prompt": "x", "max_tokens": 4, "ignore_eos": True, "logprobs": 1}
+    asked |= {"temperature": 0, "return_tokens_as_token_ids": True}
+    (choice,) = httpx.post(f"{engine.url}/v1/completions", json=asked).json()["choices"]
+    assert all(re.fullmatch(r"token_id:\d+", token) for token in choice["logprobs"]["tokens"])
 
 
 def test_a_request_that_is_refused_counts_as_a_request_and_not_as_an_error(

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from canaryctl.common.metrics import Signal, references
+from canaryctl.common.parity import Agreement, Parity
 from canaryctl.gates.samples import Histogram, Missing, Series
 from canaryctl.gates.sources.base import Target
 from canaryctl.gates.sources.scrape import ScrapeSource
@@ -21,6 +22,7 @@ from canaryctl.runtimes.engines.base import FILES, Launch, Stage
 from canaryctl.runtimes.engines.trtllm import CONFIG, TrtllmEngine
 from canaryctl.runtimes.generation import PATH, completion_body
 from canaryctl.runtimes.health import Health, read_health
+from canaryctl.runtimes.parity import ParityRun, Reference, Side
 from canaryctl.runtimes.placements.base import Handle, InstanceRequest, Liveness
 from canaryctl.runtimes.placements.process import ProcessPlacement
 from canaryctl.runtimes.progress import ProbeTarget, ProgressProbe
@@ -132,6 +134,21 @@ def test_its_metrics_are_read_where_the_adapter_says(place: ProcessPlacement) ->
         assert len(http.get(url + "/metrics").json()) == 15
         assert http.get(url + "/metrics").json() == []
     source.close()
+
+
+def test_answers_are_compared_by_their_texts(place: ProcessPlacement) -> None:
+    """Also beside one that would tell ids: it takes no field that asks for them."""
+    url = place.base_url(start(place, SPEC))
+    with httpx.Client(trust_env=False, timeout=5) as http:
+        wait_for(lambda: read_health(http, url + ENGINE.health_path()) is Health.GOOD)
+        asked = {"model": ENGINE.model_name(SPEC), "prompt": "x", "max_tokens": 1}
+        refused = http.post(url + PATH, json={**asked, "return_tokens_as_token_ids": True})
+        assert refused.status_code == httpx.codes.BAD_REQUEST
+    side = Side(url, ENGINE.model_name(SPEC), most=1, longest=4, token_ids=ENGINE.tells_token_ids)
+    found = ParityRun(side, Reference(side, "itself")).wait(30)
+    assert found == Parity(
+        "itself", Agreement({"1": 24}, {}, 0.0), Agreement({"1": 24}, {}, 0.0), token_ids=False
+    )
 
 
 def test_a_token_proves_progress(place: ProcessPlacement) -> None:

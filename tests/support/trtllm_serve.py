@@ -33,6 +33,17 @@ OPTIONS = {
     "num_postprocess_workers",
 }
 GRAPH_FIELDS = {"batch_sizes", "max_batch_size", "enable_padding"}
+REQUEST_FIELDS = {  # of its CompletionRequest, which forbids others: those that are sent
+    "model",
+    "prompt",
+    "max_tokens",
+    "min_tokens",
+    "ignore_eos",
+    "temperature",
+    "seed",
+    "logprobs",
+    "stream",
+}
 COMPILE_FIELDS = {"enable_piecewise_cuda_graph", "capture_num_tokens", "enable_userbuffers"}
 
 
@@ -147,6 +158,9 @@ def handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
             if self.path != "/v1/completions":
                 self.send_error(404)
                 return
+            if unknown := asked.keys() - REQUEST_FIELDS:
+                self.send_error(400, f"Extra inputs are not permitted: {sorted(unknown)}")
+                return
             events = [
                 {"model": engine.model, "choices": [{"index": 0, "text": f" {token}"}]}
                 for token in engine.generate(asked["max_tokens"])
@@ -157,7 +171,11 @@ def handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
                 return
             text = "".join(event["choices"][0]["text"] for event in events)  # type: ignore[index]
             usage = {"completion_tokens": len(events)}
-            body = {"choices": [{"index": 0, "text": text}], "usage": usage}
+            choice: dict[str, Any] = {"index": 0, "text": text}
+            if asked.get("logprobs"):
+                words = [event["choices"][0]["text"] for event in events]  # type: ignore[index]
+                choice["logprobs"] = {"tokens": words, "token_logprobs": [-1.0] * len(words)}
+            body = {"choices": [choice], "usage": usage}
             self._answer(json.dumps(body).encode(), "application/json")
 
         def _answer(self, body: bytes, kind: str) -> None:

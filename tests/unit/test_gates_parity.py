@@ -1,5 +1,6 @@
 """``output_parity`` on counts made by hand, and its bounds against sums of exact fractions."""
 
+from dataclasses import asdict, replace
 from fractions import Fraction
 from functools import cache
 from math import comb
@@ -12,6 +13,7 @@ from canaryctl.common.parity import Agreement, Parity
 from canaryctl.gates import registry
 from canaryctl.gates.base import Look
 from canaryctl.gates.outcome import GateResult, Outcome
+from canaryctl.gates.parity import BY_TEXT
 from canaryctl.gates.samples import Missing
 from canaryctl.gates.spec import GateSpec
 from canaryctl.gates.stats import binomial
@@ -27,7 +29,8 @@ def parity(
     """All in batches of one size."""
     example = "prompt 5 in a batch of 32, token 3: ' ba', not ' de'" if canary else ""
     itself = Agreement({"32": of}, {"32": own}, own_nats)
-    return Parity("r0-0 (eager)", Agreement({"32": of}, {"32": canary}, nats), itself, example)
+    counts = Agreement({"32": of}, {"32": canary}, nats)
+    return Parity("r0-0 (eager)", counts, itself, example, token_ids=True)
 
 
 def judged(found: Parity | Missing | None, gate: GateSpec = SHARE) -> GateResult:
@@ -40,6 +43,15 @@ def test_equal_answers_pass() -> None:
     assert result.no_harm
     assert result.valid_looks == 3
     assert "0 of 126 prompts are answered otherwise than by r0-0 (eager)" in result.reason
+
+
+def test_what_was_compared_by_texts_alone_says_so() -> None:
+    by_text = replace(parity(0), token_ids=False)
+    assert BY_TEXT in judged(by_text).reason
+    assert BY_TEXT not in judged(parity(0)).reason
+    stored = asdict(parity(0))
+    del stored["token_ids"]
+    assert Parity.of(stored) == by_text, "of a record from before there were ids"
 
 
 def test_output_that_is_wrong_fails_and_says_where() -> None:

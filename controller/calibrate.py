@@ -21,7 +21,7 @@ from canaryctl.gates.deltas import delta
 from canaryctl.gates.samples import Delta, Histogram, HistogramSet, Scrape, Series
 from canaryctl.gates.sources import registry as sources
 from canaryctl.gates.sources.base import Target
-from canaryctl.runtimes.engines.base import Engine, LogFacts, Stage
+from canaryctl.runtimes.engines.base import Engine, LogFacts, Stage, runs_as
 from canaryctl.runtimes.engines.registry import engine
 from canaryctl.runtimes.generation import PATH, completion_body
 from canaryctl.runtimes.grid.calibration import Calibration
@@ -135,7 +135,7 @@ def calibrate_engine(
         runs,
         About(
             machine=_machine(adapter),
-            engine=f"{adapter.name} {runtime.engine.version}",
+            engine=_engine(adapter, runtime),
             model=f"{runtime.model.id}, max_model_len {runtime.limits.max_model_len}",
             method=f"per batch the median step as the engine counted it, in {ROUNDS} rounds; "
             f"graphs by the median of {starts} starts; prefill from the difference of two prompt "
@@ -208,6 +208,11 @@ def torch_calibration(found: dict[str, Any]) -> Calibration:
             kv_cache_tokens=max(1, int(0.9 * found["free_bytes"] / per_token)),
         ),
     )
+
+
+def _engine(adapter: Engine, runtime: RuntimeSpec) -> str:
+    torch = runtime.engine.torch
+    return runs_as(adapter, runtime) + (f", torch {torch}" if torch else "")
 
 
 def _machine(adapter: Engine) -> str:

@@ -14,14 +14,15 @@ from canaryctl.controller.gridplans import StoredPlan, beside, in_state, load_pl
 from canaryctl.controller.prometheus import URL
 from canaryctl.controller.settings import Settings
 from canaryctl.controller.traffic import Range, read_traffic
+from canaryctl.runtimes.engines.base import runs_as
 from canaryctl.runtimes.engines.registry import engine
-from canaryctl.runtimes.grid.calibration import load_calibration, packaged
+from canaryctl.runtimes.grid.calibration import Calibration, load_calibration, packaged
 from canaryctl.runtimes.grid.cost import CostModel
 from canaryctl.runtimes.grid.distribution import Shapes, Traffic, merged
 from canaryctl.runtimes.grid.drift import Drift, drift
-from canaryctl.runtimes.grid.figures import Figures, evaluate
+from canaryctl.runtimes.grid.figures import Figures
 from canaryctl.runtimes.grid.optimise import Objective
-from canaryctl.runtimes.grid.planner import DEFAULT, Wish
+from canaryctl.runtimes.grid.planner import DEFAULT, Judged, Wish, judge_grid
 from canaryctl.runtimes.grid.problem import Limits
 from canaryctl.runtimes.grid.replay import replay
 from canaryctl.runtimes.grid.rules import EngineRules
@@ -84,6 +85,15 @@ class Question:
         return CostModel(found)
 
 
+def other_engine(runtime: RuntimeSpec, measured: Calibration) -> tuple[str, ...]:
+    """A note where the runtime's engine is not the one that was measured; else nothing."""
+    runs = runs_as(engine(runtime.engine.name), runtime)
+    if measured.engine.partition(", ")[0] == runs:
+        return ()
+    which = f"the artifact runs {runs}; the figures are of {measured.engine}"
+    return (f"{which}: canaryctl grid calibrate measures its own",)
+
+
 @dataclass(frozen=True, slots=True)
 class GridSetup:
     """``runtime``: of the artifact; None without. ``others``: grids to compare with, by name."""
@@ -93,6 +103,11 @@ class GridSetup:
     cost: CostModel
     wish: Wish
     others: dict[str, tuple[int, ...]]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the reader of its figures has to know of them."""
+        return () if self.runtime is None else other_engine(self.runtime, self.cost.calibration)
 
     def traffic(self, question: Question) -> Traffic:
         return read_question(question, self.cost, self.rules)
@@ -175,19 +190,32 @@ def prepare(question: Question, artifact: Path | None, against: Sequence[str]) -
     return GridSetup(runtime, rules, question.cost(), question.wish(limits.max_model_len), others)
 
 
-def figures_of(
+@dataclass(frozen=True, slots=True)
+class ArtifactGrid:
+    """The grid of an artifact's file under its own rules. ``name``: the file's."""
+
+    name: str
+    shapes: Shapes
+    judged: Judged
+    notes: tuple[str, ...]
+
+
+def grid_of(
     path: Path, traffic: Traffic, cost: CostModel, tokens_per_request: int | None
-) -> Figures:
+) -> ArtifactGrid:
     """What the grid of an artifact's file does with ``traffic``, under its own limits."""
     runtime = load_artifact(path).document.runtime
     rules = rules_of(runtime)
-    return evaluate(
+    shapes = traffic.planned(rules.max_num_seqs)
+    judged = judge_grid(
         engine(runtime.engine.name).resolved_grid(runtime),
-        traffic.planned(rules.max_num_seqs),
+        shapes,
         cost,
         rules,
         tokens_per_request=tokens_per_request or runtime.limits.max_model_len,
     )
+    notes = (*judged.notes, *other_engine(runtime, cost.calibration))
+    return ArtifactGrid(str(path), shapes, judged, notes)
 
 
 def drift_of(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from canaryctl.controller.gridsetup import rules_of
-from canaryctl.runtimes.engines.base import Engine
+from canaryctl.runtimes.engines.base import Engine, runs_as
 from canaryctl.runtimes.engines.registry import FRACTION_OF
 from canaryctl.runtimes.grid.calibration import Calibration, packaged
 from canaryctl.runtimes.grid.cost import CostModel
@@ -50,12 +50,15 @@ def _graphs(
     spec: RuntimeSpec, adapter: Engine, kv_bytes_per_token: int | None, found: Calibration
 ) -> tuple[int | None, str]:
     """By the packaged calibration, where it is of a model with as much KV cache for a token: that
-    is, of as many layers, which is what graphs take memory by."""
+    is, of as many layers, which is what graphs take memory by; and of the same model runner."""
     sizes = adapter.resolved_grid(spec)
     if not sizes:
         return 0, "graphs are off"
     if kv_bytes_per_token != found.kv_bytes_per_token or adapter.name != "vllm":
         return None, f"no calibration is of this model; the packaged one is of {found.whose}"
+    if adapter.variant(spec) not in found.engine:
+        runs = runs_as(adapter, spec)
+        return None, f"the engine is {runs}, and the packaged calibration is of {found.whose}"
     graphs = rules_of(spec).graphs(sizes)
     return round(CostModel(found).graph_bytes(graphs)), f"the calibration of {found.whose}"
 

@@ -64,6 +64,7 @@ _limits = _options(
     click.option("--worth", default="5%", metavar="PERCENT",
                  help="What graphs must save of it at all; 5%."),
 )  # fmt: skip
+_plot = click.option("--plot", type=Path, metavar="FILE.svg", help="Draw traffic, grids, front.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 
 
@@ -78,7 +79,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="One JSON docume
 @click.option("--against", multiple=True, metavar="SIZES", help="Also compare 1,2,4,8,…")
 @_model
 @_limits
-@click.option("--plot", type=Path, metavar="FILE.svg", help="Draw traffic, grid and front.")
+@_plot
 @click.option("--write", "target", type=Path, metavar="ARTIFACT",
               help="Set graph and warmup_plan there; comments stay.")  # fmt: skip
 @_as_json
@@ -111,11 +112,11 @@ def plan(
     if as_json:
         from canaryctl.controller.cli.grid_print import plan_document
 
-        emit_json(plan_document(found, traffic, calibration))
+        emit_json(plan_document(found, traffic, calibration, setup.notes))
         return
     from canaryctl.controller.cli.grid_print import print_plan
 
-    print_plan(found, traffic, calibration)
+    print_plan(found, traffic, calibration, setup.notes)
 
 
 @grid.command()
@@ -123,30 +124,29 @@ def plan(
 @click.argument("after", metavar="B", type=Path)
 @_traffic
 @_model
+@_plot
 @_as_json
-def compare(before: Path, after: Path, as_json: bool, **options: Any) -> None:
+def compare(before: Path, after: Path, plot: Path | None, as_json: bool, **options: Any) -> None:
     """Show what the grids of two artifacts do with the same traffic."""
-    from canaryctl.controller.cli.grid_print import (
-        calibration_document,
-        figures_by,
-        figures_document,
-        print_figures,
-    )
-    from canaryctl.controller.gridsetup import figures_of
+    from canaryctl.controller.gridplot import draw_comparison
+    from canaryctl.controller.gridsetup import grid_of
 
     setup, question = _prepare(before, (), {**_DEFAULTS, **options})
     traffic = setup.traffic(question)
-    found = {
-        str(path): figures_of(path, traffic, setup.cost, question.tokens_per_request)
-        for path in (before, after)
-    }
-    by = setup.cost.calibration
+    found = [
+        grid_of(path, traffic, setup.cost, question.tokens_per_request) for path in (before, after)
+    ]
+    if plot is not None:
+        plot.write_text(draw_comparison(found, traffic.source), "utf-8")
+    calibration = setup.cost.calibration
     if as_json:
-        listed = [{"artifact": name, **figures_document(f)} for name, f in found.items()]
-        emit_json({"source": traffic.source, **calibration_document(by), "grids": listed})
+        from canaryctl.controller.cli.grid_print import comparison_document
+
+        emit_json(comparison_document(found, traffic, calibration))
         return
-    click.echo(f"traffic: {traffic.source}\n{figures_by(by)}\n")
-    print_figures(found)
+    from canaryctl.controller.cli.grid_print import print_comparison
+
+    print_comparison(found, traffic, calibration)
 
 
 @grid.command()

@@ -1,6 +1,6 @@
 """How plans are shown: a table beside sentences, or one document."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -9,27 +9,20 @@ import click
 from canaryctl.controller.cli.output import Table
 
 if TYPE_CHECKING:
+    from canaryctl.controller.gridsetup import ArtifactGrid
     from canaryctl.runtimes.grid.calibration import Calibration
     from canaryctl.runtimes.grid.distribution import Traffic
     from canaryctl.runtimes.grid.figures import Figures
-    from canaryctl.runtimes.grid.planner import Plan
+    from canaryctl.runtimes.grid.planner import Judged, Plan
 
 _FRONT_ROWS = 8
 
 
-def print_plan(plan: "Plan", traffic: "Traffic", calibration: "Calibration") -> None:
-    click.echo(f"traffic: {traffic.source}")
-    for kind, distribution in traffic.kinds.items():
-        if distribution.sizes:
-            p50, p95, most = (distribution.quantile(share) for share in (0.5, 0.95, 1.0))
-            click.echo(
-                f"  {kind.value}: {distribution.total} steps, p50 {p50}, p95 {p95}, most {most}"
-            )
-    click.echo(figures_by(calibration))
-    for note in (*traffic.notes, *plan.notes):
-        click.echo(f"note: {note}")
-    click.echo()
-    print_figures({"planned": plan.grid, **plan.compared})
+def print_plan(
+    plan: "Plan", traffic: "Traffic", calibration: "Calibration", notes: Sequence[str]
+) -> None:
+    _print_traffic(traffic, calibration, (*traffic.notes, *notes, *plan.notes))
+    print_figures([("planned", plan.grid), *plan.compared.items()])
     click.echo()
     click.echo(f"planned: {_sizes(plan.grid.sizes)}")
     for name, figures in plan.compared.items():
@@ -42,20 +35,63 @@ def print_plan(plan: "Plan", traffic: "Traffic", calibration: "Calibration") -> 
         if not plan.gap
         else f"another grid could be better by {plan.gap:.3%} at most"
     )
-    for marginal in plan.marginals:
-        click.echo(f"{'first' if marginal.core else 'then '}  {marginal.words}")
+    _print_marginals(plan)
+    _print_front(plan, "")
+
+
+def print_comparison(
+    grids: Sequence["ArtifactGrid"], traffic: "Traffic", calibration: "Calibration"
+) -> None:
+    """One front where the artifacts have the same rules and shapes, else one of each."""
+    _print_traffic(traffic, calibration, _comparison_notes(grids, traffic))
+    print_figures([(one.name, one.judged.grid) for one in grids])
+    for one in grids:
+        click.echo()
+        click.echo(f"{one.name}: {_sizes(one.judged.grid.sizes)}")
+        _print_marginals(one.judged)
+    alike = len({one.judged.front for one in grids}) == 1
+    for one in grids[:1] if alike else grids:
+        if one.judged.front:
+            _print_front(one.judged, "" if alike else f", under the limits of {one.name}")
+
+
+def _comparison_notes(grids: Sequence["ArtifactGrid"], traffic: "Traffic") -> list[str]:
+    """Each once."""
+    return list(dict.fromkeys([*traffic.notes, *(note for one in grids for note in one.notes)]))
+
+
+def _print_traffic(traffic: "Traffic", calibration: "Calibration", notes: Sequence[str]) -> None:
+    click.echo(f"traffic: {traffic.source}")
+    for kind, distribution in traffic.kinds.items():
+        if distribution.sizes:
+            p50, p95, most = (distribution.quantile(share) for share in (0.5, 0.95, 1.0))
+            click.echo(
+                f"  {kind.value}: {distribution.total} steps, p50 {p50}, p95 {p95}, most {most}"
+            )
+    click.echo(figures_by(calibration))
+    for note in notes:
+        click.echo(f"note: {note}")
     click.echo()
-    click.echo("the best for their memory:")
-    step = max(1, len(plan.front) // _FRONT_ROWS)
-    print_figures({f"{len(f.sizes)} sizes": f for f in plan.front[::step]})
 
 
-def print_figures(grids: Mapping[str, "Figures"]) -> None:
+def _print_marginals(judged: "Judged") -> None:
+    for marginal in judged.marginals:
+        click.echo(f"{'first' if marginal.core else 'then '}  {marginal.words}")
+
+
+def _print_front(judged: "Judged", whose: str) -> None:
+    click.echo()
+    click.echo(f"the best for their memory{whose}:")
+    step = max(1, len(judged.front) // _FRONT_ROWS)
+    print_figures([(f"{len(f.sizes)} sizes", f) for f in judged.front[::step]])
+
+
+def print_figures(grids: Iterable[tuple[str, "Figures"]]) -> None:
     table = Table(
         "grid", "sizes", "graphs", "coverage", "decode hits", "mixed hits", "padding", "MiB",
         "capture s", "step ms", "p99 ms", "decode p99 ms", "KV tokens", "concurrency",
     )  # fmt: skip
-    for name, figures in grids.items():
+    for name, figures in grids:
         table.add(
             name,
             len(figures.sizes),
@@ -89,11 +125,13 @@ def calibration_document(calibration: "Calibration") -> dict[str, Any]:
     return {"calibration": calibration.whose, "step_noise_ms": calibration.noise_ms}
 
 
-def plan_document(plan: "Plan", traffic: "Traffic", calibration: "Calibration") -> dict[str, Any]:
+def plan_document(
+    plan: "Plan", traffic: "Traffic", calibration: "Calibration", notes: Sequence[str]
+) -> dict[str, Any]:
     return {
         "source": traffic.source,
         **calibration_document(calibration),
-        "notes": [*traffic.notes, *plan.notes],
+        "notes": [*traffic.notes, *notes, *plan.notes],
         "traffic": kinds_document(traffic.kinds),
         "by_hour": {str(hour): kinds_document(kinds) for hour, kinds in traffic.by_hour.items()},
         "planned": figures_document(plan.grid),
@@ -101,8 +139,32 @@ def plan_document(plan: "Plan", traffic: "Traffic", calibration: "Calibration") 
         "worth_it": plan.worth_it,
         "verdict": plan.verdict,
         "compared": {name: figures_document(f) for name, f in plan.compared.items()},
-        "marginals": [{**asdict(m), "words": m.words} for m in plan.marginals],
-        "front": [figures_document(figures) for figures in plan.front],
+        **_worth_document(plan),
+    }
+
+
+def comparison_document(
+    grids: Sequence["ArtifactGrid"], traffic: "Traffic", calibration: "Calibration"
+) -> dict[str, Any]:
+    return {
+        "source": traffic.source,
+        **calibration_document(calibration),
+        "notes": _comparison_notes(grids, traffic),
+        "grids": [
+            {
+                "artifact": one.name,
+                **figures_document(one.judged.grid),
+                **_worth_document(one.judged),
+            }
+            for one in grids
+        ],
+    }
+
+
+def _worth_document(judged: "Judged") -> dict[str, Any]:
+    return {
+        "marginals": [{**asdict(m), "words": m.words} for m in judged.marginals],
+        "front": [figures_document(figures) for figures in judged.front],
     }
 
 

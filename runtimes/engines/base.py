@@ -124,3 +124,12 @@ class Engine(Protocol):
 
     def model_name(self, spec: RuntimeSpec) -> str:
         """The ``model`` field of requests to this engine."""
+
+    def variant(self, spec: RuntimeSpec) -> str:
+        """What beside name and version decides what its graphs cost, in words; else empty."""
+
+
+def runs_as(adapter: Engine, spec: RuntimeSpec) -> str:
+    """An engine as a calibration names it: "vllm 0.25.1 (model runner V1)"."""
+    variant = adapter.variant(spec)
+    return f"{adapter.name} {spec.engine.version}" + (f" ({variant})" if variant else "")

@@ -116,6 +116,9 @@ class SimulatedEngine:
     def model_name(self, spec: RuntimeSpec) -> str:
         return served_name(spec.model.id)
 
+    def variant(self, spec: RuntimeSpec) -> str:
+        return ""
+
 
 def _known_at_once(signal: Signal) -> MetricRef:
     """Before the first step there is none of a count, and the simulator knows that it is none."""

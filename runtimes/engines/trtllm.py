@@ -94,6 +94,9 @@ class TrtllmEngine:
         model = spec.model.id
         return Path(model).name if Path(model).is_absolute() else model
 
+    def variant(self, spec: RuntimeSpec) -> str:
+        return ""
+
 
 def _program(spec: RuntimeSpec) -> tuple[str, ...]:
     engine = spec.engine

@@ -101,6 +101,13 @@ class VllmEngine:
         served = spec.engine.args.get("served-model-name", spec.model.id)
         return str(served[0] if isinstance(served, tuple) else served)
 
+    def variant(self, spec: RuntimeSpec) -> str:
+        """On GPUs which model runner it is told to use, and else V2, which is then its own choice;
+        a model that V2 does not support yet gets V1."""
+        if not spec.gpu.count:
+            return ""
+        return f"model runner {'V1' if _environment(spec).get(_V2_SWITCH) == '0' else 'V2'}"
+
 
 def _program(spec: RuntimeSpec) -> tuple[str, ...]:
     engine = spec.engine

@@ -105,7 +105,8 @@ def load_calibration(path: Path) -> Calibration:
 
 @cache
 def packaged() -> Calibration:
-    """Of Qwen3-0.6B's shape on one H200: for a first look, not for another model or GPU."""
+    """Of Qwen3-0.6B's shape on one H200, as its ``whose`` says: for a first look, not for another
+    model, GPU or model runner. Capture times by one start of each grid are rough (docs/grid.md)."""
     name = "h200_qwen3_0.6b.json"
     text = files("canaryctl.runtimes.grid").joinpath(name).read_text("utf-8")
     return parse_calibration(text, name)

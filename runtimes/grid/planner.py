@@ -66,19 +66,26 @@ class Marginal:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """``compared``: other grids by name, with ``no graphs`` (compiled, none captured) last.
-    ``gap``: see :class:`~canaryctl.runtimes.grid.optimise.Best`. ``front``: grids that no other
-    beats in both graph memory and expected step time, smallest first."""
+class Judged:
+    """A grid, what each of its sizes is worth, and what there is beside it. ``front``: grids that
+    no other beats in both graph memory and expected step time, smallest first. ``notes``: what is
+    to be known of its figures."""
 
     grid: Figures
-    gap: float
-    compared: Mapping[str, Figures]
     marginals: tuple[Marginal, ...]
     front: tuple[Figures, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Judged):
+    """``compared``: other grids by name, with ``no graphs`` (compiled, none captured) last.
+    ``gap``: see :class:`~canaryctl.runtimes.grid.optimise.Best`."""
+
+    gap: float
+    compared: Mapping[str, Figures]
     worth_it: bool
     verdict: str
-    notes: tuple[str, ...]
 
 
 DEFAULT: Final = "default"
@@ -113,6 +120,31 @@ def plan_grid(
         front=_front(problem, figures),
         worth_it=worth_it,
         verdict=verdict,
+        notes=(*shapes.notes, *_notes(shapes, cost, rules, grid)),
+    )
+
+
+def judge_grid(
+    sizes: Sequence[int],
+    shapes: Shapes,
+    cost: CostModel,
+    rules: EngineRules,
+    *,
+    tokens_per_request: int,
+) -> Judged:
+    """A resolved grid as it is; in mode NONE it has no sizes, and nothing is beside it."""
+
+    def figures(sizes: Sequence[int]) -> Figures:
+        return evaluate(sizes, shapes, cost, rules, tokens_per_request=tokens_per_request)
+
+    grid = figures(sizes)
+    front: tuple[Figures, ...] = ()
+    if rules.mode != "NONE":
+        front = _front(Problem(shapes, cost, rules, max_p99_s=None), figures)
+    return Judged(
+        grid=grid,
+        marginals=marginals(grid.sizes, shapes, cost, rules),
+        front=front,
         notes=(*shapes.notes, *_notes(shapes, cost, rules, grid)),
     )
 

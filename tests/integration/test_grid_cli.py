@@ -11,6 +11,7 @@ from canaryctl.controller.gridplans import load_plan
 from canaryctl.controller.model import Artifact
 from canaryctl.controller.settings import Settings
 from canaryctl.controller.store import open_store
+from canaryctl.runtimes.grid.calibration import packaged
 from tests.support.cli import QUICKSTART, Cli
 from tests.support.stored import NOW
 
@@ -74,9 +75,11 @@ def test_the_table_says_what_each_size_is_worth(cli: Cli, counts: Path) -> None:
     assert done.code == 0, done.err
     assert "worth it: the expected step falls by" in done.out
     assert "no grid within the limits is better" in done.out
-    assert "first  dropping 5 saves 4.7" in done.out
-    assert "figures by the calibration of vLLM 0.25.1" in done.out
-    assert "H200, driver 580.159.04; another engine's steps are off by 0.7 ms" in done.out
+    assert "first  dropping 5 saves" in done.out
+    by = packaged()
+    assert f"figures by the calibration of {by.whose}; another engine's steps" in done.out
+    assert f"are off by {by.noise_ms:.2g} ms" in done.out
+    assert "note: the artifact runs" not in done.out
 
 
 def test_a_written_plan_is_an_artifact_that_drift_knows(
@@ -132,8 +135,47 @@ def test_two_artifacts_on_the_same_traffic(cli: Cli, counts: Path, artifact: Pat
     a, b = done.document["grids"]
     assert b["coverage"] > a["coverage"]
     assert b["graph_mib"] > a["graph_mib"]
-    table = cli.run("grid", "compare", artifact, other, "--counts", counts)
-    assert str(other) in table.out
+    for one in (a, b):
+        assert [m["size"] for m in one["marginals"]] == one["sizes"]
+        least = [
+            front["mean_s"] for front in one["front"] if front["graph_mib"] <= one["graph_mib"]
+        ]
+        assert min(least) <= one["mean_s"] * (1 + 1e-9), "the front is at least as fast"
+    assert a["front"] == b["front"], "they have the same limits"
+    assert any(note.startswith("the artifact runs simulated") for note in done.document["notes"])
+
+    plot = artifact.with_name("both.svg")
+    table = cli.run("grid", "compare", artifact, other, "--counts", counts, "--plot", plot)
+    assert table.code == 0, table.err
+    assert f"{other}: 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128" in table.out
+    assert table.out.count("first  dropping 1 saves") == 2
+    assert table.out.count("dropping 128 saves") == 1
+    assert table.out.count("the best for their memory:") == 1
+    drawn = plot.read_text()
+    assert f"{artifact}: steps of at most a size" in drawn
+    assert drawn.count("best for its memory") == 1
+    assert ET.fromstring(drawn).tag.endswith("svg")  # noqa: S314  our own
+
+
+def test_artifacts_with_other_limits_have_a_front_each(
+    cli: Cli, counts: Path, artifact: Path
+) -> None:
+    other = artifact.with_name("other.yaml")
+    text = artifact.read_text().replace("max_num_seqs: 256", "max_num_seqs: 64")
+    other.write_text(text)
+    plot = artifact.with_name("both.svg")
+    done = cli.run("grid", "compare", artifact, other, "--counts", counts, "--plot", plot)
+    assert done.code == 0, done.err
+    for path in (artifact, other):
+        assert f"the best for their memory, under the limits of {path}:" in done.out
+    assert plot.read_text().count(">best: ") == 2
+    off = artifact.with_name("off.yaml")
+    off.write_text(text.replace("mode: FULL_AND_PIECEWISE", "mode: NONE").replace(
+        "    capture_sizes: [1, 2, 4, 8, 16, 24, 32, 48, 64]\n", ""
+    ))  # fmt: skip
+    without = cli.run("grid", "compare", artifact, off, "--counts", counts, "--plot", plot)
+    assert without.code == 0, without.err
+    assert f"{off}: none" in without.out
 
 
 @pytest.mark.parametrize(
@@ -159,8 +201,6 @@ def test_what_is_wrong_is_said(cli: Cli, counts: Path, options: list[str], said:
 
 
 def test_a_calibration_of_ones_own_is_named(cli: Cli, counts: Path, tmp_path: Path) -> None:
-    from canaryctl.runtimes.grid.calibration import packaged
-
     document = json.loads(packaged().to_json())
     document["machine"] = "one L4"
     own = tmp_path / "own.json"

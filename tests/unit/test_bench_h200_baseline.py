@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 from benchmarks.h200_baseline import HEAD, REHEARSAL, page
-from canaryctl.runtimes.grid.calibration import load_calibration
+from canaryctl.runtimes.grid.calibration import GraphCost
+from tests.support.grids import calibration
 
-CALIBRATION = Path(__file__).parents[2] / "docs" / "benchmarks" / "h200_calibration.json"
 PLANNED = [1, 4, 5, 9, 48, 64, 76, 84, 100, 137, 177, 249, 308]
 
 
@@ -26,13 +26,14 @@ def test_what_was_foretold_stands_beside_what_the_engine_said(tmp_path: Path) ->
     ]
     (tmp_path / "baseline.json").write_text(json.dumps({"stages": stages}))
     (tmp_path / "baseline.txt").write_text("the table\n")
-    engine = load_calibration(CALIBRATION)
+    each = GraphCost(10.0, 5.0, 0.0, 0.5, 0.05, 0.0)
+    engine = calibration(full=each, piecewise=each)
     made = page(tmp_path, engine, REHEARSAL)
     assert made.startswith(f"{REHEARSAL}\n\n```\nthe table\n```\n")
-    assert "| planned | 22 | 143.6 / 138.0 (+4%) | 2.05 / 2.00 (+2%) |" in made
+    assert "| planned | 22 | 130.0 / 138.0 (-6%) | 2.10 / 2.00 (+5%) |" in made
     assert "| own | 4 | not said | " in made
     assert "| eager |" not in made, "it captured nothing"
     assert "plain torch" not in made, "that was not measured"
-    (tmp_path / "torch.json").write_text(CALIBRATION.read_text())
+    (tmp_path / "torch.json").write_text(engine.to_json())
     with_torch = page(tmp_path, engine, HEAD)
-    assert "| 128 | 4.99 | 4.99 |" in with_torch
+    assert "| 1 | 1.50 | 1.50 |" in with_torch

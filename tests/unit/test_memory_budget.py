@@ -228,6 +228,15 @@ def test_graphs_of_another_model_are_unknown(tmp_path: Path) -> None:
     assert any("no calibration is of this model" in text for text in found.unknown)
 
 
+def test_graphs_of_another_model_runner_are_unknown(tmp_path: Path) -> None:
+    of = model(tmp_path)
+    later = of.model_copy(update={"engine": of.engine.model_copy(update={"version": "0.30.0"})})
+    found = predicted(later, engine("vllm"), Machine((GPU,)))
+    assert found is not None
+    assert found.sizes.graph_bytes is None
+    assert any("the engine is vllm 0.30.0 (model runner V2)" in text for text in found.unknown)
+
+
 @pytest.mark.parametrize("sizes", [None, (1, 2, 4)])
 def test_a_simulated_engine_takes_what_is_predicted(sizes: tuple[int, ...] | None) -> None:
     of = spec("simulated", graph={"capture_sizes": sizes}, engine={

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from canaryctl.common.errors import InputError
+from canaryctl.runtimes.engines.base import runs_as
 from canaryctl.runtimes.engines.vllm import PROBE, VllmEngine
 from canaryctl.runtimes.spec import GraphMode, RuntimeSpec
 from tests.support.specs import changed
@@ -158,21 +159,23 @@ def test_the_environment_makes_the_engine_tell() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "count", "own", "expected"),
+    ("version", "count", "own", "expected", "told"),
     [
-        ("0.29.0", 1, None, "0"),
-        ("0.30.0", 1, None, None),
-        ("0.25.1", 0, None, None),
-        ("0.25.1", 1, "1", "1"),
+        ("0.29.0", 1, None, "0", "vllm 0.29.0 (model runner V1)"),
+        ("0.30.0", 1, None, None, "vllm 0.30.0 (model runner V2)"),
+        ("0.30.0", 1, "0", "0", "vllm 0.30.0 (model runner V1)"),
+        ("0.25.1", 0, None, None, "vllm 0.25.1"),
+        ("0.25.1", 1, "1", "1", "vllm 0.25.1 (model runner V2)"),
     ],
 )
 def test_the_older_model_runner_is_asked_for_where_the_newer_is_mute(
-    version: str, count: int, own: str | None, expected: str | None
+    version: str, count: int, own: str | None, expected: str | None, told: str
 ) -> None:
     env = {} if own is None else {"VLLM_USE_V2_MODEL_RUNNER": own}
     runtime = spec(engine__version=version, gpu__count=count, engine__env=env)
     launch = ENGINE.launch(runtime, host="127.0.0.1", port=1)
     assert launch.env.get("VLLM_USE_V2_MODEL_RUNNER") == expected
+    assert runs_as(ENGINE, runtime) == told
 
 
 def test_the_eager_form_differs_in_its_graphs_alone() -> None:

@@ -57,7 +57,9 @@ def start_facts(instance: Instance) -> StartFacts:
     late = tuple(instance.facts.get("late_work") or ())
     # Absent where an instance was last observed before all was counted.
     unnamed = int(instance.facts.get("late_work_unnamed", 0))
-    return StartFacts(took, sizes, runs, replays, late, unnamed)
+    # Absent of an instance that started before logs were read for it.
+    resolved, by = (dict(instance.facts.get(name) or {}) for name in ("resolved", "resolved_by"))
+    return StartFacts(took, sizes, runs, replays, late, unnamed, resolved, by)
 
 
 def _warmed(batches: Sequence[Mapping[str, Any]]) -> tuple[dict[str, int], dict[str, int]]:

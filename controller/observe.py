@@ -9,6 +9,7 @@ from typing import Any
 
 from canaryctl.common.metrics import Signal, references
 from canaryctl.controller.catalog import Catalog
+from canaryctl.controller.declared import NO_SIZES
 from canaryctl.controller.model import Instance, InstanceState
 from canaryctl.controller.view import InstanceView
 from canaryctl.gates.samples import Histogram, Scrape, Series, Value
@@ -164,14 +165,14 @@ class Observer:
             health_ok=health is Health.GOOD,
             spec=spec,
             warmed=warmup is not None and warmup.state is WarmupState.DONE,
-            captured=tracker.grid,
+            captured=_captured(tracker),
             previous=instance.stages,
             now=now,
         )
         fault = readiness.fault and f"readiness: {readiness.fault}"
         listening = health is Health.GOOD
         if Stage.CAPTURED in readiness.stages and listening and warmup is None and not fault:
-            tracker.warmup = self._warm(instance, tracker.grid, now)
+            tracker.warmup = self._warm(instance, _captured(tracker), now)
         if warmup is not None and warmup.state is WarmupState.FAILED:
             fault = f"warmup: {warmup.reason}"
         late = overdue(readiness.stages, self._deadlines(instance), now)
@@ -257,8 +258,18 @@ def _grid(info: Value | None) -> tuple[int, ...] | None:
     for labels in info.values:
         sizes = dict(labels).get("sizes")
         if sizes is not None:
-            return tuple(int(size) for size in sizes.split(",") if size)
+            return _sizes(sizes)
     return None
+
+
+def _captured(tracker: _Tracker) -> tuple[int, ...] | None:
+    """The grid: as the log says that it was captured, else as the engine's page has it."""
+    told = tracker.facts.resolved.get("graph_sizes")
+    return tracker.grid if told is None else _sizes(told)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(size) for size in text.split(",") if size not in ("", NO_SIZES))
 
 
 _HELD: Mapping[str | None, BucketKind] = {"true": BucketKind.DECODE, "false": BucketKind.MIXED}
@@ -290,7 +301,7 @@ def _with_late_work(known: Mapping[str, Any], facts: LogFacts) -> Mapping[str, A
 
 
 def _facts(tracker: _Tracker) -> dict[str, Any]:
-    facts = tracker.facts
+    facts, captured = tracker.facts, _captured(tracker)
     found: dict[str, Any] = {
         "stage_seconds": dict(facts.stage_seconds),
         "graph_bytes": facts.graph_bytes,
@@ -299,8 +310,10 @@ def _facts(tracker: _Tracker) -> dict[str, Any]:
         "kv_cache_tokens": facts.kv_cache_tokens,
         "max_concurrency": facts.max_concurrency,
         "memory_bytes": tracker.memory_bytes or None,
-        "captured_sizes": list(tracker.grid) if tracker.grid is not None else None,
-        "attested": tracker.attested,
+        "captured_sizes": None if captured is None else list(captured),
+        "attested": tracker.attested and {**tracker.attested, **facts.resolved},
+        "resolved": dict(facts.resolved),
+        "resolved_by": dict(facts.resolved_by),
         "warnings": list(facts.warnings[:20]),
         "work_before_ready": len(facts.late_work),
     }

@@ -2,7 +2,8 @@
 
 Judged before any traffic, exact, and without α. A mismatch fails and names both sides; what is
 declared and not attested is inconclusive; what the artifact leaves open is told in the details as
-it was resolved. Names are those of the labels that engines attest themselves by.
+it was resolved. Names are those of the labels that engines attest themselves by. What an engine's
+page says it was configured to, its log may say that it could not do: the log decides.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from canaryctl.gates.base import GateContext, Look, State
 from canaryctl.gates.outcome import GateResult, Outcome
 from canaryctl.gates.readings import each_series, told
 from canaryctl.gates.records import settle, settled, undecided
-from canaryctl.gates.samples import ArmWindow, Missing, Series
+from canaryctl.gates.samples import Missing, Series
 from canaryctl.gates.spec import GateSpec
 from canaryctl.gates.wording import plural
 
@@ -99,15 +100,20 @@ class AttestationGate:
         kept = settled(state)
         if kept is not None:
             return state, kept
-        attested = _attested(look.canary)
+        attested = _attested(look)
         if isinstance(attested, Missing):
             return state, undecided(self.spec.name, state, f"not attested: {attested.reason}")
         state = {**state, "looks": state["looks"] + 1}
-        result = self._judge(state, look.declared or {}, attested)
+        said = {instance: start.resolved_by for instance, start in look.start.items()}
+        result = self._judge(state, look.declared or {}, attested, said)
         return settle(state, result), result
 
     def _judge(
-        self, state: State, declared: Mapping[str, str], attested: Mapping[str, Mapping[str, str]]
+        self,
+        state: State,
+        declared: Mapping[str, str],
+        attested: Mapping[str, Mapping[str, str]],
+        said: Mapping[str, Mapping[str, str]],
     ) -> GateResult:
         details = {
             "declared": dict(declared),
@@ -121,6 +127,7 @@ class AttestationGate:
         }
         mismatches = [
             f"{instance}: {name}: declared {wanted}, attested {labels[name]}{fault}"
+            f"{_by_log(said.get(instance, {}).get(name))}"
             for instance, labels in attested.items()
             for name, wanted in declared.items()
             if name in labels
@@ -160,8 +167,14 @@ class AttestationGate:
         )
 
 
-def _attested(arm: ArmWindow) -> dict[str, dict[str, str]] | Missing:
-    """Instance → what it attests; Missing if one of them attests nothing at all."""
+def _by_log(words: str | None) -> str:
+    return "" if words is None else f" (by its log: {words})"
+
+
+def _attested(look: Look) -> dict[str, dict[str, str]] | Missing:
+    """Instance → what it attests, and what its log says that it made of it; Missing if one of them
+    attests nothing at all."""
+    arm = look.canary
     grids = {name: value for name, value in told(arm, Signal.GRID) if isinstance(value, Series)}
     found: dict[str, dict[str, str]] = {}
     for instance, value in told(arm, Signal.ATTESTATION):
@@ -176,7 +189,8 @@ def _attested(arm: ArmWindow) -> dict[str, dict[str, str]] | Missing:
         if not labels:
             missing = each_series(arm, Signal.ATTESTATION, "canary")
             return missing if isinstance(missing, Missing) else Missing(f"{instance} says nothing")
-        found[instance] = labels
+        start = look.start.get(instance)
+        found[instance] = labels if start is None else {**labels, **start.resolved}
     return found or Missing("no instance of the canary was read")
 
 

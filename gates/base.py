@@ -44,6 +44,9 @@ class StartFacts:
 
     ``late``: what its log says that it compiled or captured after it was ready, in order, the
     latest ones; ``unnamed_late``: how many came before those.
+
+    ``resolved``: what its log says that it made of what it was asked, by the names of attestation;
+    ``resolved_by``: the words of the log for it.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -52,6 +55,8 @@ class StartFacts:
     replays: Mapping[str, int] = field(default_factory=dict)
     late: tuple[str, ...] = ()
     unnamed_late: int = 0
+    resolved: Mapping[str, str] = field(default_factory=dict)
+    resolved_by: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def late_count(self) -> int:

@@ -94,8 +94,8 @@ def _saturation(
 
 
 def _start(document: Mapping[str, Any]) -> StartFacts:
-    """Looks of before logs were read after ready have nothing late, and of before all of it was
-    counted nothing unnamed."""
+    """Looks of before logs were read after ready have nothing late, of before all of it was counted
+    nothing unnamed, and of before logs said what was resolved nothing of it."""
     return StartFacts(**{**document, "late": tuple(document.get("late", ()))})
 
 

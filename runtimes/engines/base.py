@@ -76,6 +76,11 @@ class LogFacts:
     out_of_memory: tuple[str, ...] = ()  # the lines that said so
     fatal: tuple[str, ...] = ()  # lines that say why the engine ended
     warnings: tuple[str, ...] = ()  # downgrades: mode, grid, backend
+    resolved: Mapping[str, str] = field(default_factory=dict)
+    """What the engine made of what it was asked, by the names of attestation (graph_mode,
+    graph_sizes, attention_backend)."""
+    resolved_by: Mapping[str, str] = field(default_factory=dict)
+    """Name → the log's words for it."""
     late_work: tuple[str, ...] = ()
     """What was compiled or captured once the engine had initialised, in words, oldest first: no
     fault before an instance is ready, since warming up is what brings it about."""

@@ -15,7 +15,7 @@ OUT_OF_MEMORY = (
 """As torch, CUDA and Python say it; a pattern to add an engine's own words to."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-_LINE_LIMIT = 500  # characters kept of a line that is evidence
+LINE_LIMIT = 500  # characters kept of a line that is evidence
 _LINES_LIMIT = 20  # lines kept of each kind: the first ones name the cause
 
 
@@ -68,6 +68,6 @@ def bytes_of_gib(number: str) -> int:
 
 def keep(kept: list[str], line: str) -> None:
     """Keep the beginning of a line, each once, the first ones."""
-    line = line[:_LINE_LIMIT]
+    line = line[:LINE_LIMIT]
     if line not in kept and len(kept) < _LINES_LIMIT:
         kept.append(line)

@@ -17,6 +17,7 @@ from canaryctl.runtimes.engines.log_reader import (
     bytes_of_gib,
     keep,
 )
+from canaryctl.runtimes.engines.vllm_resolved import Resolved
 
 _LEVEL = re.compile(r"(?<![^\s(\[|])(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
 _LEVEL_SPAN = 120  # the level stands in the prefix; later words are the message's own
@@ -80,6 +81,7 @@ class _Reader(LogReader):
         self._kv_bytes: int | None = None
         self._concurrency: float | None = None
         self._initialised = False
+        self._resolved = Resolved()
         self._suspects: list[str] = []  # exceptions logged while starting: causes if it ends so
         self._previous = ""
 
@@ -87,6 +89,8 @@ class _Reader(LogReader):
         level = _LEVEL.search(line, 0, _LEVEL_SPAN)
         if self._initialised:
             self._read_late_work(line)
+        else:
+            self._resolved.read(line)
         self._read_progress(line)
         self._read_trouble(line, level.group(1) if level else None)
         self._previous = line
@@ -103,6 +107,8 @@ class _Reader(LogReader):
             out_of_memory=tuple(self._out_of_memory),
             fatal=tuple(dict.fromkeys((*self._suspects, *self._fatal)) if self._fatal else ()),
             warnings=tuple(self._warnings),
+            resolved=dict(self._resolved.values),
+            resolved_by=dict(self._resolved.words),
             late_work=tuple(self._late_work),
         )
 

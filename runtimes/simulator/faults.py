@@ -17,6 +17,7 @@ class Fault(StrEnum):
     HANG = "hang"  # accepts requests, generates nothing; /health stays 200
     EAGER_FALLBACK = "eager_fallback"  # graphs are captured and not replayed
     GRID_REDUCED = "grid_reduced"  # the larger half of the grid is silently not captured
+    MODE_DOWNGRADED = "mode_downgraded"  # full graphs are captured piecewise; its log alone says so
     SMALL_KV = "small_kv"  # the KV cache is `factor` times smaller
     OVERSTATED_KV = "overstated_kv"  # the KV cache is `factor` times smaller than it is said to be
     WRONG_OUTPUT = "wrong_output"  # tokens of steps that replayed a graph are wrong
@@ -35,6 +36,7 @@ START_ONLY = frozenset(
     {
         Fault.OOM_CAPTURE,
         Fault.GRID_REDUCED,
+        Fault.MODE_DOWNGRADED,
         Fault.SMALL_KV,
         Fault.OVERSTATED_KV,
         Fault.OTHER_REVISION,

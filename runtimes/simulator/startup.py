@@ -36,6 +36,12 @@ class StartedEngine:
     stage_s: Mapping[str, float]
 
 
+def captured_mode(config: SimulatorConfig, faults: ActiveFaults) -> str:
+    """What this engine makes of the mode that it was asked for."""
+    lowered = Fault.MODE_DOWNGRADED in faults and config.graph_mode != "NONE"
+    return "PIECEWISE" if lowered else config.graph_mode
+
+
 def captured_graphs(config: SimulatorConfig, faults: ActiveFaults) -> GraphSet:
     """The graphs that this engine captures."""
     if config.graph_mode == "NONE":
@@ -47,7 +53,7 @@ def captured_graphs(config: SimulatorConfig, faults: ActiveFaults) -> GraphSet:
     )
     if Fault.GRID_REDUCED in faults:
         sizes = sizes[: -(-len(sizes) // 2)]
-    return GraphSet.of(config.graph_mode, sizes, config.max_num_seqs)
+    return GraphSet.of(captured_mode(config, faults), sizes, config.max_num_seqs)
 
 
 async def start(config: SimulatorConfig, faults: ActiveFaults) -> StartedEngine:
@@ -83,10 +89,19 @@ async def start(config: SimulatorConfig, faults: ActiveFaults) -> StartedEngine:
         f"{config.max_model_len:,}",
         memory.kv_tokens / config.max_model_len,
     )
+    mode = captured_mode(config, faults)
+    if mode != config.graph_mode:
+        LOG.warning(
+            "CUDAGraphMode.%s is not supported with SimulatedAttention backend (support: "
+            "AttentionCGSupport.NEVER); setting cudagraph_mode=%s because attention is compiled "
+            "piecewise",
+            config.graph_mode,
+            mode,
+        )
     if graphs.sizes and Fault.LATE_CAPTURE not in faults:
         stage_s["capture"] = cost.capture_s(graphs) * scale
         stage_s["capture"] *= faults.factor_of(Fault.SLOW_CAPTURE)
-        await _capture(stage_s["capture"], memory, faults)
+        await _capture(stage_s["capture"], memory, faults, f"{mode} of {_listed(graphs.sizes)}")
     LOG.info(
         "init engine (profile, create kv cache, warmup model) took %.2f s (compilation: %.2f s)",
         time.monotonic() - began,
@@ -110,7 +125,11 @@ async def start(config: SimulatorConfig, faults: ActiveFaults) -> StartedEngine:
     return StartedEngine(memory, graphs, batcher, stage_s)
 
 
-async def _capture(seconds: float, memory: MemoryPlan, faults: ActiveFaults) -> None:
+def _listed(sizes: tuple[int, ...]) -> str:
+    return ",".join(map(str, sizes))
+
+
+async def _capture(seconds: float, memory: MemoryPlan, faults: ActiveFaults, graphs: str) -> None:
     if Fault.OOM_CAPTURE in faults:
         await asyncio.sleep(seconds / 2)
         LOG.error("EngineCore failed to start.")
@@ -123,5 +142,8 @@ async def _capture(seconds: float, memory: MemoryPlan, faults: ActiveFaults) -> 
         raise StartError("out of memory while graphs were captured")
     await asyncio.sleep(seconds)
     LOG.info(
-        "Graph capturing finished in %.3f secs, took %.6f GiB", seconds, memory.graph_bytes / GIB
+        "Graph capturing finished in %.3f secs, took %.6f GiB, as %s",
+        seconds,
+        memory.graph_bytes / GIB,
+        graphs,
     )

@@ -237,6 +237,11 @@ def test_a_runtime_that_is_the_one_declared_says_so(cli: Cli, folder: Path) -> N
     assert instance["facts"]["attested"]["model_revision"] == "simulated-1"
 
 
+# What engines with such a fault say themselves that they ran.
+OTHER = {
+    "other_revision": ("model_revision", "another-than-simulated-1"),
+    "mode_downgraded": ("graph_mode", "PIECEWISE"),
+}
 SLOW_START = [{"name": "ready_time", "max_seconds": "5s"}]
 
 
@@ -263,6 +268,12 @@ SLOW_START = [{"name": "ready_time", "max_seconds": "5s"}]
             "readiness: the captured grid [1, 2] lacks capture sizes 4, 8",
         ),
         (
+            46,
+            {"fault": "mode_downgraded"},
+            CHECKED,
+            "graph_mode: declared FULL_AND_PIECEWISE, attested PIECEWISE (by its log: CUDA",
+        ),
+        (
             45,
             {"fault": "slow_capture", "fault_factor": 1500},
             SLOW_START,
@@ -283,10 +294,12 @@ def test_a_runtime_that_is_another_is_refused_before_any_traffic(
     assert bad.code == 3, bad.err
     assert says in bad.document["reason"]
     assert "progressing" not in {entry["phase"] for entry in bad.document["timeline"]}
-    if args["fault"] == "other_revision":
+    other = OTHER.get(args["fault"])
+    if other is not None:
+        name, value = other
         differs = cli.run("artifact", "diff", "chat-good@1", f"chat-good@{number}", "--json")
         ran = {change["name"]: change for change in differs.document["ran"]["changes"]}
-        assert ran["model_revision"]["after"] == "another-than-simulated-1"
+        assert ran[name]["after"] == value
 
 
 def test_a_graph_that_is_captured_in_front_of_a_user_fails_warmup(cli: Cli, folder: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from canaryctl.common.metrics import AnySignal, Signal, references
 from canaryctl.controller.declared import declared
 from canaryctl.gates import registry
-from canaryctl.gates.base import Look
+from canaryctl.gates.base import Look, StartFacts
 from canaryctl.gates.deltas import next_start, window
 from canaryctl.gates.outcome import GateResult, Outcome
 from canaryctl.gates.samples import Scrape
@@ -54,6 +54,7 @@ class Bench:
         wanted.update(*(gate.needs() for gate in gates))
         refs = references(wanted, ENGINE.metrics("0.25.1"))
         before: dict[str, Scrape] = {}
+        log = self.canary.facts()
         for _ in range(looks + 1):
             now = time.time()
             after = {
@@ -68,6 +69,7 @@ class Bench:
                     canary_limits=LIMITS,
                     baseline_limits=LIMITS,
                     declared=declared(self.canary.spec, ENGINE.resolved_grid(self.canary.spec)),
+                    start={"c0": StartFacts(resolved=log.resolved, resolved_by=log.resolved_by)},
                 )
                 results = []
                 for index, gate in enumerate(gates):
@@ -150,6 +152,19 @@ def test_a_grid_that_is_silently_reduced(bench: Callable[..., Bench]) -> None:
     (result,) = bench("grid_reduced").judge([spec("attestation")], 1)
     assert result.outcome is Outcome.FAILED
     assert "graph_sizes: declared 1,2,4,8,16, attested 1,2,4 (8, 16 missing)" in result.reason
+
+
+def test_a_mode_that_the_attention_backend_cannot_do(bench: Callable[..., Bench]) -> None:
+    found = bench("mode_downgraded")
+    page = found.canary.page().labels("canaryctl_attestation_info")
+    assert page["graph_mode"] == "FULL_AND_PIECEWISE", "as vLLM's API server has it"
+    (result,) = found.judge([spec("attestation")], 1)
+    assert result.outcome is Outcome.FAILED
+    assert (
+        "graph_mode: declared FULL_AND_PIECEWISE, attested PIECEWISE (by its log: CUDAGraphMode."
+        "FULL_AND_PIECEWISE is not supported with SimulatedAttention backend (support: "
+        "AttentionCGSupport.NEVER); setting cudagraph_mode=PIECEWISE because"
+    ) in result.reason
 
 
 def test_a_cache_that_shrank(bench: Callable[..., Bench]) -> None:

@@ -95,6 +95,21 @@ def test_a_fault_of_the_start_shows_in_what_is_attested(
     assert len(sizes) == (-(-len(requested) // 2) if fault == "grid_reduced" else len(requested))
 
 
+def test_a_mode_that_is_lowered_shows_in_steps_and_log_alone(log: Path) -> None:
+    spec = simulated_spec({"fault": "mode_downgraded"}, graph={"capture_sizes": [1, 2, 4]})
+    with SimulatedServer(spec, log) as server:
+        assert server.page().labels("canaryctl_grid_info")["mode"] == "FULL_AND_PIECEWISE"
+        server.complete_many(2)
+        steps = server.page().series("canaryctl_engine_steps_total")
+        modes = {labels["mode"] for labels, _ in steps}
+        assert "PIECEWISE" in modes
+        assert "FULL" not in modes
+        facts = server.facts()
+        assert facts.resolved == {"graph_mode": "PIECEWISE", "graph_sizes": "1,2,4"}
+        (warning,) = facts.warnings
+        assert facts.resolved_by["graph_mode"] in warning
+
+
 def test_missing_and_renamed_metrics_are_those_of_the_probe_too(log: Path) -> None:
     with SimulatedServer(simulated_spec({"fault": "missing_metrics"}), log) as server:
         server.complete()

@@ -414,7 +414,9 @@ def test_a_reduced_grid_shows_in_steps_and_attestation_alone(log: Path) -> None:
         server.complete_many(8)
         beyond = server.page().value("canaryctl_engine_steps_total", reason="beyond_grid")
         assert beyond > 0
-        assert server.facts().warnings == ()
+        facts = server.facts()
+        assert facts.warnings == ()
+        assert facts.resolved == {"graph_mode": "FULL_AND_PIECEWISE", "graph_sizes": "1,2"}
 
 
 def test_a_smaller_kv_cache_shows_in_the_log_and_on_the_page(

@@ -85,6 +85,8 @@ LOOKS = st.builds(
             st.dictionaries(st.text(max_size=4), st.integers(0, 99), max_size=2),
             st.lists(st.text(max_size=4), max_size=2).map(tuple),
             st.integers(0, 99),
+            st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=2),
+            st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=2),
         ),
         max_size=2,
     ),

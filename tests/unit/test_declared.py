@@ -80,6 +80,12 @@ def test_what_was_not_told_is_absent() -> None:
     assert start_facts(instance(stages={Stage.STARTED: T0})) == StartFacts({}, {})
 
 
+def test_what_its_log_says_was_resolved() -> None:
+    facts = {"resolved": {"graph_mode": "PIECEWISE"}, "resolved_by": {"graph_mode": "words"}}
+    start = start_facts(instance(facts=facts))
+    assert (start.resolved, start.resolved_by) == (facts["resolved"], facts["resolved_by"])
+
+
 def test_late_work_beyond_what_is_named_is_counted() -> None:
     facts = {"late_work": ["a", "b"], "late_work_unnamed": 3}
     assert start_facts(instance(facts=facts)).late_count == 5

@@ -3,6 +3,7 @@
 import pytest
 
 from canaryctl.common.metrics import Signal
+from canaryctl.gates.base import StartFacts
 from canaryctl.gates.outcome import GateResult, Outcome
 from canaryctl.gates.samples import Missing, Series
 from tests.support.gates import Values, arm, judge, spec
@@ -34,8 +35,13 @@ def attested(**changes: str | None) -> Values:
     return {Signal.ATTESTATION: Series({tuple(sorted(labels.items())): 1.0})}
 
 
-def judged(*instances: Values, declared: dict[str, str] | None = None) -> GateResult:
-    return judge(GATE, 1, arm(*instances), declared=DECLARED if declared is None else declared)[1]
+def judged(
+    *instances: Values,
+    declared: dict[str, str] | None = None,
+    start: dict[str, StartFacts] | None = None,
+) -> GateResult:
+    wanted = DECLARED if declared is None else declared
+    return judge(GATE, 1, arm(*instances), declared=wanted, start=start or {})[1]
 
 
 def test_the_runtime_declared_is_the_one_that_runs() -> None:
@@ -107,6 +113,69 @@ def test_an_engine_without_the_attestation_is_asked_for_its_grid() -> None:
         "not attested: engine_version"
         in judged(old, declared={**known, "engine_version": "1"}).reason
     )
+
+
+DOWNGRADE = (
+    "CUDAGraphMode.FULL_AND_PIECEWISE is not supported with X backend (support: "
+    "AttentionCGSupport.NEVER); setting cudagraph_mode=PIECEWISE because attention is compiled "
+    "piecewise"
+)
+
+
+def test_a_mode_that_only_the_log_lowers_is_another_than_declared() -> None:
+    start = {
+        "i0": StartFacts(resolved={"graph_mode": "FULL_AND_PIECEWISE"}),
+        "i1": StartFacts(
+            resolved={"graph_mode": "PIECEWISE"}, resolved_by={"graph_mode": DOWNGRADE}
+        ),
+    }
+    result = judged(attested(), attested(), start=start)
+    assert result.outcome is Outcome.FAILED
+    assert result.reason == (
+        "the runtime is not the one declared: i1: graph_mode: declared FULL_AND_PIECEWISE, "
+        f"attested PIECEWISE (by its log: {DOWNGRADE})"
+    )
+    assert result.details["attested"]["i1"]["graph_mode"] == "PIECEWISE"
+    assert judged(attested(), start={"i0": start["i0"]}).outcome is Outcome.PASSED
+    # The other way round: what the page has is not what was captured.
+    piecewise = {**DECLARED, "graph_mode": "PIECEWISE"}
+    assert judged(attested(), declared=piecewise, start={"i0": start["i1"]}).outcome is (
+        Outcome.PASSED
+    )
+
+
+def test_sizes_that_the_log_says_were_captured_count() -> None:
+    start = {
+        "i0": StartFacts(resolved={"graph_sizes": "1,2"}, resolved_by={"graph_sizes": "dropped"})
+    }
+    result = judged(attested(), start=start)
+    assert result.outcome is Outcome.FAILED
+    assert "declared 1,2,4,8, attested 1,2 (4, 8 missing) (by its log: dropped)" in result.reason
+    # Words alone, of what the page has as well.
+    words = {"i0": StartFacts(resolved_by={"graph_sizes": "dropped"})}
+    page = judged(attested(graph_sizes="1,2,4"), start=words)
+    assert "attested 1,2,4 (8 missing) (by its log: dropped)" in page.reason
+    assert judged(attested(), start=words).outcome is Outcome.PASSED
+
+
+def test_an_attention_backend_is_attested_by_the_log_alone() -> None:
+    declared = {**DECLARED, "attention_backend": "FLASH_ATTN"}
+    asked = attested(requested_attention_backend="FLASH_ATTN")
+    silent = judged(asked, declared=declared)
+    assert silent.outcome is Outcome.INCONCLUSIVE
+    assert silent.reason == "declared and not attested: attention_backend"
+    for found, outcome in (("FLASH_ATTN", Outcome.PASSED), ("TRITON_ATTN", Outcome.FAILED)):
+        start = {"i0": StartFacts(resolved={"attention_backend": found})}
+        assert judged(asked, declared=declared, start=start).outcome is outcome
+        left_open = judged(asked, start=start).details["left_open"]
+        assert left_open["attention_backend"] == found
+
+
+def test_a_log_alone_attests_no_runtime() -> None:
+    silent: Values = {Signal.ATTESTATION: Missing("absent from the page")}
+    start = {"i0": StartFacts(resolved={"graph_mode": "PIECEWISE"})}
+    result = judged(silent, declared={"graph_mode": "PIECEWISE"}, start=start)
+    assert result.outcome is Outcome.INCONCLUSIVE
 
 
 def test_silence_is_no_pass() -> None:

@@ -156,7 +156,7 @@ def test_what_runs_is_attested() -> None:
         "driver_version": "580.159.04",
         "gpu_model": "NVIDIA H200",
         "gpu_count": "1",
-        "attention_backend": "FLASH_ATTN",
+        "requested_attention_backend": "FLASH_ATTN",
         "compile_mode": "VLLM_COMPILE",
         "graph_mode": "FULL_AND_PIECEWISE",
         "graph_sizes": "1,2,4",
@@ -183,6 +183,7 @@ def test_what_runs_is_attested() -> None:
     assert set(found.startup_s) == {"ready"}
     assert found.unknown == {
         "oom": NO_OOM,
+        "attention_backend": IN_THE_LOG,
         "startup_load": IN_THE_LOG,
         "startup_compile": IN_THE_LOG,
         "startup_capture": IN_THE_LOG,
@@ -198,8 +199,12 @@ def test_what_runs_is_attested() -> None:
 @pytest.mark.parametrize(
     ("change", "what", "says"),
     [
-        ({"attention_config": SimpleNamespace(backend=None)}, "attention_backend", "its log says"),
-        ({"attention_config": None}, "attention_backend", "AttributeError"),
+        (
+            {"attention_config": SimpleNamespace(backend=None)},
+            "requested_attention_backend",
+            "left to the engine core",
+        ),
+        ({"attention_config": None}, "requested_attention_backend", "AttributeError"),
         ({"parallel_config": None}, "gpus", "AttributeError"),
         ({"cache_config": SimpleNamespace()}, "kv_cache_tokens", "AttributeError"),
         ({"model_config": None}, "model_revision", "AttributeError"),

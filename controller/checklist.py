@@ -20,6 +20,7 @@ from canaryctl.controller.baseline.record import (
 from canaryctl.controller.baseline.summary import summary_of
 from canaryctl.controller.gridplans import StoredPlan
 from canaryctl.gates.outcome import GateResult, Outcome
+from canaryctl.runtimes.engines.base import Stage
 from canaryctl.runtimes.grid.distribution import Distribution, Shapes
 from canaryctl.runtimes.grid.rules import EngineRules
 from canaryctl.runtimes.grid.warm import warm_buckets
@@ -98,7 +99,10 @@ def _histogram(evidence: Evidence) -> _Answer:
     if plan is None:
         return _Answer(False, "no distribution of traffic is kept for this artifact", PLAN_IT)
     steps = plan.shapes.total
-    age = evidence.now - datetime.fromisoformat(plan.planned_at)
+    if plan.observed_at is None:
+        found = f"{steps} steps of {plan.source}; the plan does not tell when they were"
+        return _Answer(False, found, PLAN_IT)
+    age = evidence.now - datetime.fromisoformat(plan.observed_at)
     found = f"{steps} steps of {plan.source}, {format_duration(round(age.total_seconds()))} old"
     if age > timedelta(seconds=evidence.max_age_s):
         limit = format_duration(evidence.max_age_s)
@@ -223,14 +227,22 @@ def _ready(evidence: Evidence) -> _Answer:
     if not evidence.runtime.warmup_plan.block_ready_until_complete:
         do = "set warmup_plan.block_ready_until_complete: true"
         return _Answer(False, "the warm-up plan does not block readiness", do)
-    start = evidence.stage.start if evidence.stage is not None else None
-    reached = {} if start is None else start.reached
-    order = ("captured", "warmed", "ready")
-    if not all(stage in reached for stage in order):
+    stage = evidence.stage
+    reached = stage.start.reached if stage is not None and stage.start is not None else {}
+    if stage is None or not reached:
         return _Answer(False, "no start was recorded", RUN_IT)
-    times = [datetime.fromisoformat(reached[stage]) for stage in order]
-    later = (times[2] - times[0]).total_seconds()
-    return _Answer(times == sorted(times), f"ready {later:.1f} s after capture", RUN_IT)
+    lacking = [name for name in Stage if name not in reached]
+    if lacking:
+        return _Answer(False, f"the start did not come by {', '.join(lacking)}", RUN_IT)
+    begun = [run.begun_at for run in stage.runs if run.begun_at is not None]
+    if len(begun) < len(stage.runs):
+        return _Answer(False, "when traffic came is not recorded", RUN_IT)
+    captured, warmed = (
+        datetime.fromisoformat(reached[name]).timestamp() for name in (Stage.CAPTURED, Stage.WARMED)
+    )
+    later = min(begun) - warmed
+    found = f"warm {warmed - captured:.1f} s after capture, traffic {later:.1f} s after that"
+    return _Answer(captured <= warmed <= min(begun), found, RUN_IT)
 
 
 def _compared(evidence: Evidence) -> _Answer:

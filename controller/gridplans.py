@@ -7,6 +7,7 @@ and in the state directory under the runtime's digest, where ``grid drift`` find
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,8 @@ FORMAT: Final = "canaryctl/grid-plan/v1"
 
 @dataclass(frozen=True, slots=True)
 class StoredPlan:
-    """``planned_at``: ISO 8601. ``calibration``: whose the figures are."""
+    """``planned_at``: ISO 8601. ``calibration``: whose the figures are. ``observed_at``: no step of
+    its traffic is later, ISO 8601; None: not known, as of plans that were stored before it was."""
 
     source: str
     planned_at: str
@@ -29,6 +31,7 @@ class StoredPlan:
     decode: Mapping[int, int]
     mixed: Mapping[int, int]
     notes: tuple[str, ...]
+    observed_at: str | None = None
 
     @property
     def shapes(self) -> Shapes:
@@ -66,6 +69,16 @@ def load_plan(path: Path) -> StoredPlan:
             decode={int(size): int(count) for size, count in found["decode"].items()},
             mixed={int(size): int(count) for size, count in found["mixed"].items()},
             notes=tuple(str(note) for note in found["notes"]),
+            observed_at=_time(found.get("observed_at")),
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: not a whole grid plan: {error!r}") from error
+
+
+def _time(found: object) -> str | None:
+    """ValueError where it is there and is no time with a zone."""
+    if found is None:
+        return None
+    if datetime.fromisoformat(str(found)).tzinfo is None:
+        raise ValueError(f"observed_at is {found!r}, expected a time with its zone")
+    return str(found)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,7 @@ class GridSetup:
                 "--sequence-parallel or other limits"
             )
 
-    def write(self, path: Path, grid: Figures, shapes: Shapes, source: str) -> str:
+    def write(self, path: Path, grid: Figures, shapes: Shapes, traffic: Traffic) -> str:
         """Set the grid in an artifact and store the plan; the new digest. InputError where
         nothing was worth a graph."""
         if not grid.sizes:
@@ -143,9 +143,11 @@ class GridSetup:
             decode_buckets=decode,
             mixed_token_buckets=mixed,
         )
+        now = datetime.now(UTC)
         plan = StoredPlan(
-            source=source,
-            planned_at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            source=traffic.source,
+            planned_at=_iso(now),
+            observed_at=_observed(traffic, now),
             calibration=self.cost.calibration.whose,
             mode=self.rules.mode,
             sizes=grid.sizes,
@@ -156,6 +158,17 @@ class GridSetup:
         state = in_state(Settings.from_environment().state_dir, loaded.digest)
         store_plan(plan, beside(path), state)
         return loaded.digest
+
+
+def _iso(at: datetime) -> str:
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _observed(traffic: Traffic, now: datetime) -> str | None:
+    """Never later than ``now``: another machine's clock may be ahead."""
+    if traffic.observed_at is None:
+        return None
+    return _iso(min(now, datetime.fromtimestamp(traffic.observed_at, UTC)))
 
 
 def prepare(question: Question, artifact: Path | None, against: Sequence[str]) -> GridSetup:
@@ -286,11 +299,17 @@ def read_question(question: Question, cost: CostModel, rules: EngineRules) -> Tr
         traffic = replay(
             read_trace(question.trace), cost, rules, kv_tokens=tokens, speed=question.speed
         )
+        traffic = _written(traffic, question.trace)
     elif question.counts is not None:
-        traffic = read_counts(question.counts)
+        traffic = _written(read_counts(question.counts), question.counts)
     else:
         traffic = _from_server(question)
     return traffic if question.hours is None else _of_hours(traffic, question.hours)
+
+
+def _written(traffic: Traffic, path: Path) -> Traffic:
+    """What a file tells happened before it was last written."""
+    return replace(traffic, observed_at=path.stat().st_mtime)
 
 
 def _from_server(question: Question) -> Traffic:
@@ -322,7 +341,8 @@ def _of_hours(traffic: Traffic, text: str) -> Traffic:
     names = {kind for kinds in parts for kind in kinds}
     found = {kind: merged(kinds[kind] for kinds in parts if kind in kinds) for kind in names}
     by_hour = {hour: kinds for hour, kinds in traffic.by_hour.items() if hour in wanted}
-    return Traffic(f"{traffic.source}, hours {text} (UTC)", found, traffic.notes, by_hour)
+    source = f"{traffic.source}, hours {text} (UTC)"
+    return replace(traffic, source=source, kinds=found, by_hour=by_hour)
 
 
 def _rules(question: Question, runtime: RuntimeSpec | None, limits: LimitsSpec) -> EngineRules:

@@ -77,6 +77,7 @@ class _Counts:
         default_factory=lambda: defaultdict(lambda: defaultdict(Counter))
     )
     restarts: int = 0
+    grown_at: float | None = None  # the last look that saw more steps than the one before
 
     @property
     def total(self) -> int:
@@ -106,6 +107,7 @@ class _Counts:
             steps = round(reached - below)
             if steps:
                 self.hours[hour][kind][edge] += steps
+                self.grown_at = at
             below = reached
 
     def traffic(self, source: str, metric: str) -> Traffic:
@@ -125,7 +127,7 @@ class _Counts:
             for kind, counts in kinds.items():
                 whole[kind].update(counts)
         by_hour = {hour: _distributions(kinds) for hour, kinds in sorted(self.hours.items())}
-        return Traffic(source, _distributions(whole), tuple(notes), by_hour)
+        return Traffic(source, _distributions(whole), tuple(notes), by_hour, self.grown_at)
 
 
 def _distributions(kinds: Mapping[str, "Counter[float]"]) -> dict[Kind, Distribution]:

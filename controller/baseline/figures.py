@@ -65,7 +65,8 @@ class Run:
     """One stage under the load, once. ``unknown``: what the engine did not say, and why.
 
     ``saturated``: the client could not keep to its plan, so that latencies are its own.
-    ``goodput``: within the artifact's SLO; None also where it has none.
+    ``goodput``: within the artifact's SLO; None also where it has none. ``begun_at``: of the scrape
+    before the load, in seconds since 1970.
     """
 
     requests: int
@@ -77,6 +78,7 @@ class Run:
     graphs: Graphs | None
     unknown: tuple[str, ...] = ()
     goodput: Goodput | None = None
+    begun_at: float | None = None
 
     @property
     def tokens_per_s(self) -> float:
@@ -119,6 +121,7 @@ def measured(
         graphs=None if isinstance(graphs, str) else graphs,
         unknown=tuple(unknown),
         goodput=None if isinstance(within, str) else within,
+        begun_at=before.at,
     )
 
 

@@ -106,7 +106,7 @@ def plan(
     if plot is not None:
         plot.write_text(draw_plan(shapes, found, traffic.source), "utf-8")
     if target is not None:
-        written = setup.write(target, found.grid, shapes, traffic.source)
+        written = setup.write(target, found.grid, shapes, traffic)
         click.echo(f"wrote {target}, runtime {written}", err=True)
     calibration = setup.cost.calibration
     if as_json:

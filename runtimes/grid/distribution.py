@@ -92,12 +92,14 @@ class Traffic:
 
     ``source``: where they come from, as a person would say it. ``notes``: what was assumed or
     rounded on the way. ``by_hour``: the same by hour of day (UTC), where it is known.
+    ``observed_at``: none of it is later, in seconds since 1970; None: not known.
     """
 
     source: str
     kinds: Mapping[Kind, Distribution]
     notes: tuple[str, ...] = ()
     by_hour: Mapping[int, Mapping[Kind, Distribution]] = field(default_factory=dict)
+    observed_at: float | None = None
 
     def of(self, kind: Kind) -> Distribution:
         return self.kinds.get(kind, Distribution())

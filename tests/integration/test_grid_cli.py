@@ -1,11 +1,14 @@
 """``canaryctl grid`` from files to plans, artifacts and drift."""
 
 import json
+import os
+from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from canaryctl.common.errors import InputError
 from canaryctl.controller.artifact.loader import load_artifact
 from canaryctl.controller.gridplans import load_plan
 from canaryctl.controller.model import Artifact
@@ -86,6 +89,7 @@ def test_a_written_plan_is_an_artifact_that_drift_knows(
     cli: Cli, counts: Path, artifact: Path, tmp_path: Path
 ) -> None:
     before = artifact.read_text()
+    os.utime(counts, (0, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp()))
     done = cli.run("grid", "plan", "--counts", counts, "--write", artifact, "--json")
     assert done.code == 0, done.err
     sizes = tuple(done.document["planned"]["sizes"])
@@ -98,6 +102,17 @@ def test_a_written_plan_is_an_artifact_that_drift_knows(
     plan = load_plan(beside)
     assert plan.sizes == sizes
     assert plan.shapes.decode.total == 1390
+    assert plan.observed_at == "2026-01-02T03:04:05Z", "no later than the file"
+    listed = cli.run("checklist", artifact, "--json").document["lines"][0]
+    assert not listed["holds"], "planned now, from an old file"
+    assert "old, at most 168h expected" in listed["found"]
+    kept = json.loads(beside.read_text())
+    beside.write_text(json.dumps({**kept, "observed_at": "2026-01-02T03:04:05"}))
+    with pytest.raises(InputError, match="expected a time with its zone"):
+        load_plan(beside)
+    del kept["observed_at"]  # as earlier plans
+    beside.write_text(json.dumps(kept))
+    assert load_plan(beside).observed_at is None
 
     settings = Settings.from_environment(
         {"CANARYCTL_STATE_DIR": str(cli.state), "HOME": str(tmp_path)}

@@ -83,7 +83,10 @@ def begun(server: Prometheus, pages: Pages) -> float:
 
 
 def test_counts_are_exact_differences_of_every_engine(server: Prometheus, begun: float) -> None:
-    found = read_traffic(settings(server), {"service": "chat"}, Range(begun, time.time()))
+    end = time.time()
+    found = read_traffic(settings(server), {"service": "chat"}, Range(begun, end))
+    assert found.observed_at is not None
+    assert begun < found.observed_at <= end
     # The old engine's before it left, and all of the one that was born in the range.
     assert found.of(Kind.DECODE_SEQUENCES) == Distribution((1, 2, 4), (107, 3, 1))
     assert found.of(Kind.MIXED_TOKENS) == Distribution((64, 512), (2, 7))

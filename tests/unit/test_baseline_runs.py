@@ -198,6 +198,7 @@ def test_a_run_is_what_clients_saw_and_what_the_engine_counted() -> None:
     run = measured(told, [good], before, after, {})
     assert (run.requests, run.failed, run.output_tokens, run.tokens_per_s) == (3, 3, 40, 20.0)
     assert run.saturated
+    assert run.begun_at == before.at
     assert run.graphs is not None
     assert run.graphs.steps == 4
     assert run.latency["ttft"] == Latency(0.1, 0.1, 0.1, 1)

@@ -52,7 +52,10 @@ def document(**runtime: Any) -> ArtifactDocument:
 
 LATENCY = Latency(0.1, 0.2, 0.3, 10)
 ALL = dict.fromkeys(("ttft", "tpot", "itl", "e2e"), LATENCY)
-RUN = Run(10, 0, 2.0, 100, False, ALL, Graphs(9, 1.0, 0.99, 1.0, 0.005, 0.0, 0.3, 0))
+RUN = Run(
+    10, 0, 2.0, 100, False, ALL, Graphs(9, 1.0, 0.99, 1.0, 0.005, 0.0, 0.3, 0),
+    begun_at=NOW.timestamp() + 60,
+)  # fmt: skip
 START = Start(
     captured_sizes=SIZES,
     stage_s={},
@@ -61,7 +64,7 @@ START = Start(
     max_concurrency=8.0,
     reached={
         stage: (NOW + timedelta(seconds=n)).isoformat()
-        for n, stage in enumerate(("loaded", "captured", "warmed", "ready"))
+        for n, stage in enumerate(("started", "loaded", "compiled", "captured", "warmed", "ready"))
     },
     warmed={"decode 1": 2, "decode 2": 2, "decode 3": 2, "decode 8": 2},
 )
@@ -72,8 +75,8 @@ ALIKE: dict[str, str | None] = {
 OWN = StageRecord("planned", DIGEST, "FULL_DECODE_ONLY", SIZES, ALIKE, START, (RUN, RUN))
 EAGER = StageRecord("eager", "sha256:eager", "NONE", None, ALIKE, START, (RUN,))
 RECORD = BaselineRecord("a@1", DIGEST, "chat", NOW.isoformat(), "t", 2, True, (EAGER, OWN))
-PLAN = StoredPlan("Prometheus", "2026-01-07T00:00:00Z", "c", "FULL_DECODE_ONLY", SIZES,
-                  {1: 5, 7: 2}, {}, ())  # fmt: skip
+PLAN = StoredPlan("Prometheus", "2026-01-07T12:00:00Z", "c", "FULL_DECODE_ONLY", SIZES,
+                  {1: 5, 7: 2}, {}, (), "2026-01-07T00:00:00Z")  # fmt: skip
 WHOLE = Evidence(
     document=document(),
     digest=DIGEST,
@@ -124,6 +127,7 @@ def test_without_evidence_every_line_is_a_no_that_says_what_to_run() -> None:
     ("name", "evidence", "said"),
     [
         (HISTOGRAM, replace(WHOLE, max_age_s=3600), "24h old, at most 1h expected"),
+        (HISTOGRAM, replace(WHOLE, plan=replace(PLAN, observed_at=None)), "does not tell when"),
         (HISTOGRAM, replace(WHOLE, plan=replace(PLAN, decode={})), "0 steps"),
         (PLANNED, replace(WHOLE, plan=replace(PLAN, sizes=(1, 2))), "planned FULL_DECODE_ONLY 1,"),
         (PLANNED, replace(WHOLE, plan=replace(PLAN, mode="FULL")), "planned FULL "),
@@ -136,9 +140,11 @@ def test_without_evidence_every_line_is_a_no_that_says_what_to_run() -> None:
          "leaves out decode 2, decode 4"),
         (WARM, with_start(warmed={**START.warmed, "decode 3": 1}), "decode 3"),
         (WARM, replace(WHOLE, record=None), "not seen to run"),
-        (READY, with_start(reached={"ready": NOW.isoformat()}), "no start"),
-        (READY, with_start(reached={**START.reached, "ready": START.reached["loaded"]}),
-         "ready -1"),
+        (READY, with_start(reached={}), "no start"),
+        (READY, with_start(reached={s: at for s, at in START.reached.items() if s != "warmed"}),
+         "did not come by warmed"),
+        (READY, with_own(runs=(RUN, replace(RUN, begun_at=None))), "is not recorded"),
+        (READY, with_own(runs=(RUN, replace(RUN, begun_at=NOW.timestamp()))), "traffic -4.0 s"),
         (READY, replace(WHOLE, document=document(
             warmup_plan={"decode_buckets": [1], "block_ready_until_complete": False}
         )), "does not block"),

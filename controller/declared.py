@@ -4,6 +4,7 @@ words that gates compare (:mod:`canaryctl.gates.attestation`, :mod:`canaryctl.ga
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import PurePosixPath
 from typing import Any
 
 from canaryctl.controller.model import Instance
@@ -19,11 +20,14 @@ NO_SIZES = "none"
 
 def declared(runtime: RuntimeSpec, sizes: Sequence[int]) -> dict[str, str]:
     """What the runtime has to be. ``sizes``: that the engine is expected to capture for it. What
-    the artifact leaves open is left out; of a GPU, where the runtime uses none."""
+    the artifact leaves open is left out; of a GPU, where the runtime uses none. So is the revision
+    of a model in a local folder that is no snapshot of the hub's: no engine can attest it."""
+    path = PurePosixPath(runtime.model.id)
+    unnamed = path.is_absolute() and "snapshots" not in path.parts
     found: dict[str, str | None] = {
         "engine_version": runtime.engine.version,
         "torch_version": runtime.engine.torch,
-        "model_revision": runtime.model.revision,
+        "model_revision": None if unnamed else runtime.model.revision,
         "attention_backend": runtime.attention_backend,
         "graph_mode": runtime.graph.mode.value,
         "graph_sizes": ",".join(map(str, sizes)) or NO_SIZES,

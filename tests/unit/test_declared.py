@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from canaryctl.controller.declared import declared, start_facts
 from canaryctl.controller.model import Instance, InstanceState
 from canaryctl.gates.base import StartFacts
@@ -45,6 +47,21 @@ def test_what_is_left_open_is_left_out_and_of_no_gpu_nothing_is_asked() -> None:
         "graph_mode": "NONE",
         "graph_sizes": "none",
     }
+
+
+@pytest.mark.parametrize(
+    ("model", "compared"),
+    [
+        ("org/model", True),
+        ("/models/mine", False),
+        ("/hub/models--org--model/snapshots/c1899de", True),
+    ],
+)
+def test_the_revision_of_a_folder_is_asked_where_the_folder_names_one(
+    model: str, compared: bool
+) -> None:
+    names = declared(runtime(model={"id": model, "revision": "c1899de"}), ())
+    assert ("model_revision" in names) is compared
 
 
 def instance(**changes: object) -> Instance:

@@ -2,21 +2,22 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 
 from canaryctl.common.clock import Clock, SystemClock
 from canaryctl.common.errors import InputError
 from canaryctl.controller.artifact.schema import ArtifactDocument
 from canaryctl.controller.baseline.engines import StageEngines
+from canaryctl.controller.baseline.leftovers import only_run
 from canaryctl.controller.catalog import Catalog
 from canaryctl.controller.discovery import TargetsFile, judged_labels, targets_path
 from canaryctl.controller.judge import Judge
 from canaryctl.controller.loads import StepLoads
 from canaryctl.controller.loop import LeasedService, holder_name
 from canaryctl.controller.memory import predicted
-from canaryctl.controller.model import GpuClaim, Instance, Release
+from canaryctl.controller.model import GpuClaim, GpuLease, Instance, InstanceState, Release
 from canaryctl.controller.observe import Observer
 from canaryctl.controller.parity import ParityWatch
 from canaryctl.controller.plan import make_plan
@@ -29,11 +30,11 @@ from canaryctl.controller.service import ServiceController, stage_deadlines
 from canaryctl.controller.settings import Settings
 from canaryctl.controller.sources import Sources
 from canaryctl.controller.store import Store, open_store
-from canaryctl.controller.store.gpus import Occupant
+from canaryctl.controller.store.gpus import Occupant, pick
 from canaryctl.controller.submit import Submitter
 from canaryctl.controller.survey import Surveyor
 from canaryctl.controller.view import InstanceView, View
-from canaryctl.gates.sources.registry import build as build_source
+from canaryctl.gates.sources.scrape import ScrapeSource
 from canaryctl.runtimes.engines.base import Engine
 from canaryctl.runtimes.engines.registry import DISTRIBUTIONS, engine
 from canaryctl.runtimes.machine import (
@@ -55,6 +56,9 @@ WORKERS = 16
 
 RUN_SCRAPE_TIMEOUT_S = 10.0
 """Between the runs of a baseline nobody waits for a look."""
+
+IDLE_GPU_BYTES = 100 * 2**20
+"""What a GPU has in use that nobody uses, at most: a process that computes takes more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +192,12 @@ def compose(settings: Settings, clock: Clock | None = None) -> App:
 
 
 @contextmanager
-def stage_engines(app: App, document: ArtifactDocument) -> Iterator[StageEngines]:
-    """Engines of a baseline run of ``document``, beside whatever the services run. What their
-    machine or installation lacks is an InputError before any is started."""
+def stage_engines(
+    app: App, document: ArtifactDocument, *, pool: str, alone: bool = False
+) -> Iterator[StageEngines]:
+    """Engines of ``document`` for a baseline run or a calibration (``pool``), beside whatever the
+    services run. What their machine or installation lacks is an InputError before any is started.
+    ``alone``: on GPUs that nothing else uses, whatever the artifact shares."""
     settings, adapter = app.settings, engine(document.runtime.engine.name)
     names = DISTRIBUTIONS.get(adapter.name, ())
     launch = adapter.launch(document.runtime, host=settings.host, port=0)
@@ -205,31 +212,69 @@ def stage_engines(app: App, document: ArtifactDocument) -> Iterator[StageEngines
     if not found.ok:
         raise InputError("\n".join(found.faults))
 
-    def occupants() -> tuple[Occupant, ...]:
-        states = {i.id: i.state for i in app.store.instances(live_only=True)}
-        return tuple(
-            Occupant(lease, states[lease.instance])
-            for lease in app.store.leased_gpus()
-            if lease.instance in states
-        )
-
-    source = build_source("scrape", timeout_s=RUN_SCRAPE_TIMEOUT_S)
+    claims = _claims(settings)
     with (
+        closing(ScrapeSource(RUN_SCRAPE_TIMEOUT_S)) as source,
         ThreadPoolExecutor(WORKERS, thread_name_prefix="look") as executor,
         StageEngines(
             document,
             adapter,
+            pool=pool,
             placement=placement("process", settings.state_dir),
             source=source,
             executor=executor,
             clock=app.clock,
             host=settings.host,
             state_dir=settings.state_dir,
-            claim=_claims(settings),
-            occupants=occupants,
+            claim=_alone(claims) if alone else claims,
+            occupants=lambda: _occupants(app.store),
+            strangers=_strangers if alone and not adapter.simulated else tuple,
         ) as engines,
     ):
         yield engines
+
+
+@contextmanager
+def lone_gpu(app: App) -> Iterator[tuple[int, ...]]:
+    """A GPU of this machine that nothing uses, for a measurement without an engine, while no
+    baseline run or calibration goes on; NoGpuError says what is in the way. Empty: there is none
+    at all."""
+    with only_run(app.settings.state_dir):
+        candidates = tuple(gpu.index for gpu in _local_machine().gpus)
+        claim = GpuClaim(
+            "local", candidates, count=min(1, len(candidates)), fraction=1, share=False
+        )
+        there = [o for o in _occupants(app.store) if o.lease.inventory == claim.inventory]
+        yield pick(claim, [*there, *_strangers()])
+
+
+def _occupants(store: Store) -> tuple[Occupant, ...]:
+    """The services' engines, on the GPUs that they hold."""
+    states = {i.id: i.state for i in store.instances(live_only=True)}
+    return tuple(
+        Occupant(lease, states[lease.instance])
+        for lease in store.leased_gpus()
+        if lease.instance in states
+    )
+
+
+def _strangers() -> tuple[Occupant, ...]:
+    """Whoever uses a GPU of this machine now, by what is in use of its memory. Of one whose driver
+    does not say that, nothing is known."""
+    return tuple(
+        Occupant(
+            GpuLease(
+                "local",
+                gpu.index,
+                f"other processes, {gpu.used_bytes >> 20} MiB in use",
+                fraction=1.0,
+                shared=True,
+            ),
+            InstanceState.READY,
+        )
+        for gpu in inspect_machine().gpus
+        if gpu.used_bytes is not None and gpu.used_bytes > IDLE_GPU_BYTES
+    )
 
 
 def _rung_faults(release: Release, view: View) -> tuple[str, ...]:
@@ -279,5 +324,17 @@ def _claims(settings: Settings) -> Callable[[Engine, RuntimeSpec], GpuClaim | No
             fraction=runtime.gpu.memory_fraction,
             share=runtime.gpu.share,
         )
+
+    return claim
+
+
+def _alone(
+    claims: Callable[[Engine, RuntimeSpec], GpuClaim | None],
+) -> Callable[[Engine, RuntimeSpec], GpuClaim | None]:
+    """The same GPUs, each as a whole."""
+
+    def claim(adapter: Engine, runtime: RuntimeSpec) -> GpuClaim | None:
+        found = claims(adapter, runtime)
+        return found and replace(found, fraction=1.0, share=False)
 
     return claim

@@ -17,7 +17,7 @@ from canaryctl.runtimes.processes import clean_environment
 _MIB = 2**20
 _GIB = 2**30
 _SMI_QUERY = (
-    "--query-gpu=index,name,memory.total,memory.free,driver_version",
+    "--query-gpu=index,name,memory.total,memory.free,memory.used,driver_version",
     "--format=csv,noheader,nounits",
 )
 _SMI_TIMEOUT_S = 20.0
@@ -26,12 +26,14 @@ _PYTHON_TIMEOUT_S = 60.0  # a cold start from a network file system is slow
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One device, numbered as the driver does (PCI order)."""
+    """One device, numbered as the driver does (PCI order). ``used_bytes``: by processes; what the
+    driver keeps for itself is neither used nor free. None: the driver does not say."""
 
     index: int
     name: str
-    memory_bytes: int | None  # None: the driver does not say
+    memory_bytes: int | None
     free_bytes: int | None
+    used_bytes: int | None
     driver: str | None
 
 
@@ -53,7 +55,7 @@ def simulated_machine(
     """An inventory of that many equal, empty GPUs for simulated engines."""
     memory = round(memory_gib * _GIB)
     return Machine(
-        tuple(Gpu(index, name, memory, memory, driver) for index in range(gpus)), simulated=True
+        tuple(Gpu(index, name, memory, memory, 0, driver) for index in range(gpus)), simulated=True
     )
 
 
@@ -85,20 +87,21 @@ def inspect_machine() -> Machine:
 
 
 def parse_nvidia_smi(text: str) -> tuple[Gpu, ...]:
-    """GPUs of ``nvidia-smi --query-gpu=index,name,memory.total,memory.free,driver_version``
-    as CSV without header and units; memory in MiB. TemporaryError for any other text."""
+    """GPUs of what ``nvidia-smi`` answers to the query above, as CSV without header and units;
+    memory in MiB. TemporaryError for any other text."""
     gpus = []
     for line in text.splitlines():
         if not line.strip():
             continue
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != 5 or not cells[0].isdigit():
+        if len(cells) != 6 or not cells[0].isdigit():
             raise TemporaryError(
-                "expected index, name, total and free MiB and driver from nvidia-smi, "
+                "expected index, name, total, free and used MiB and driver from nvidia-smi, "
                 f"found {line[:200]!r}"
             )
-        index, name, total, free, driver = cells
-        gpus.append(Gpu(int(index), name, _mebibytes(total), _mebibytes(free), _said(driver)))
+        index, name, driver = cells[0], cells[1], cells[5]
+        total, free, used = map(_mebibytes, cells[2:5])
+        gpus.append(Gpu(int(index), name, total, free, used, _said(driver)))
     return tuple(gpus)
 
 

@@ -26,6 +26,20 @@ def replace_file(path: Path, text: str) -> None:
         raise
 
 
+def require_replaceable(path: Path) -> None:
+    """InputError where :func:`replace_file` could not write it: to be asked before long work."""
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        raise InputError(f"{path} is no regular file; expected the name of one to write")
+    if not target.parent.is_dir():
+        raise InputError(f"{path} cannot be written: there is no folder {target.parent}; make it")
+    try:
+        with tempfile.TemporaryFile(dir=target.parent):
+            pass
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error}") from error
+
+
 def read_document(path: Path, kind: str, what: str) -> dict[str, Any]:
     """The JSON document whose ``format`` is ``kind``; InputError where it is none. ``what``: the
     kind in words."""

@@ -1,5 +1,5 @@
-"""Engines of a baseline run: started by the placement in a pool of their own, outside releases,
-observed until they are ready, and stopped."""
+"""Engines of a baseline run or a calibration: started by the placement in a pool of their own,
+outside releases, observed until they are ready, and stopped."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from canaryctl.common.clock import Clock
-from canaryctl.common.errors import CanaryctlError
-from canaryctl.common.metrics import references
+from canaryctl.common.errors import CanaryctlError, ConflictError
+from canaryctl.common.metrics import AnySignal, references
 from canaryctl.controller.artifact.schema import ArtifactDocument
 from canaryctl.controller.artifact.secrets import resolve_secrets
 from canaryctl.controller.baseline.figures import SIGNALS
@@ -30,7 +30,6 @@ from canaryctl.runtimes.engines.base import Stage as Reached
 from canaryctl.runtimes.placements.base import InstanceRequest, Placement
 from canaryctl.runtimes.spec import RuntimeSpec
 
-POOL: Final = "baseline-run"
 _LOOK_S: Final = 0.1
 
 
@@ -70,7 +69,9 @@ class _Artifacts:
 
 
 class StageEngines:
-    """``claim``: what an engine needs of GPUs. ``occupants``: who holds GPUs now.
+    """``pool``: what they are started for, the beginning of their names. ``claim``: what an engine
+    needs of GPUs. ``occupants``: who holds GPUs now by the store; ``strangers``: who uses some
+    beside, as far as it matters.
 
     A context: no engine started in it outlives it.
     """
@@ -80,6 +81,7 @@ class StageEngines:
         document: ArtifactDocument,
         adapter: Engine,
         *,
+        pool: str,
         placement: Placement,
         source: SampleSource,
         executor: Executor,
@@ -88,11 +90,12 @@ class StageEngines:
         state_dir: Path,
         claim: Callable[[Engine, RuntimeSpec], GpuClaim | None],
         occupants: Callable[[], Sequence[Occupant]],
+        strangers: Callable[[], Sequence[Occupant]],
     ) -> None:
-        self._document, self._adapter = document, adapter
+        self._document, self._adapter, self._pool = document, adapter, pool
         self._placement, self._source, self._clock = placement, source, clock
         self._host, self._state_dir = host, state_dir
-        self._claim, self._occupants = claim, occupants
+        self._claim, self._occupants, self._strangers = claim, occupants, strangers
         self._artifacts = _Artifacts(document)
         allowed = document.rollout.stage_deadlines
         limits = {
@@ -141,7 +144,7 @@ class StageEngines:
         never will be. It is stopped then."""
         now = self._clock.now()
         self._artifacts.add(stage, now)
-        name = f"{POOL}-{now:%Y%m%dT%H%M%S%f}-{stage.name}"
+        name = f"{self._pool}-{now:%Y%m%dT%H%M%S%f}-{stage.name}"
         port = self._placement.free_port()
         gpus = self._gpus(name, stage.runtime)
         self._leftovers.begin(name, stage.digest)
@@ -158,7 +161,7 @@ class StageEngines:
         self._up[name] = Instance(
             id=name,
             service=self._document.service,
-            pool=POOL,
+            pool=self._pool,
             digest=stage.digest,
             state=InstanceState.STARTING,
             created_at=now,
@@ -200,12 +203,23 @@ class StageEngines:
                 )
             self._clock.sleep(_LOOK_S)
 
-    def scrape(self, up: Up) -> Scrape:
+    def scrape(self, up: Up, signals: Sequence[AnySignal] = SIGNALS) -> Scrape:
         """What the engine says of itself now."""
         known = self._adapter.metrics(up.stage.runtime.engine.version)
         target = Target(up.instance.id, up.url + self._adapter.metrics_path(), {})
         at = self._clock.now().timestamp()
-        return self._source.read(target, references(SIGNALS, known), at)
+        return self._source.read(target, references(signals, known), at)
+
+    def require_alone(self, up: Up) -> None:
+        """ConflictError where an engine of a service has come onto one of its GPUs meanwhile."""
+        claim = self._claim(self._adapter, up.stage.runtime)
+        inventory = None if claim is None else claim.inventory
+        for lease in (occupant.lease for occupant in self._occupants()):
+            if lease.inventory == inventory and lease.gpu in up.instance.gpus:
+                raise ConflictError(
+                    f"{lease.instance} came onto GPU {lease.gpu} while {up.stage.name} was "
+                    "measured there, which counts for nothing now; try again"
+                )
 
     def stop(self, name: str) -> None:
         """Stop an engine by its instance's name, and wait until it is gone."""
@@ -222,8 +236,9 @@ class StageEngines:
         claim = self._claim(self._adapter, runtime)
         if claim is None:
             return ()
-        own = [occupant for held in self._leases.values() for occupant in held]
-        there = [o for o in (*self._occupants(), *own) if o.lease.inventory == claim.inventory]
+        own = [occupant for leases in self._leases.values() for occupant in leases]
+        held = (*self._occupants(), *self._strangers(), *own)
+        there = [o for o in held if o.lease.inventory == claim.inventory]
         picked = pick(claim, there)
         self._leases[name] = [
             Occupant(

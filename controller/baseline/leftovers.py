@@ -1,4 +1,4 @@
-"""No engine of a baseline run outlives it, however the run ends.
+"""No engine of a baseline run or a calibration outlives it, however the run ends.
 
 Before an engine starts its name is written to ``STATE_DIR/baselines/running/``. A guard, a
 process of its own, holds the other end of a pipe: when the run ends, also by SIGKILL, it stops
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -58,7 +58,7 @@ class Leftovers:
 
 @contextmanager
 def only_run(state_dir: Path) -> Iterator[None]:
-    """ConflictError while another baseline run of this state directory goes on."""
+    """ConflictError while another baseline run or calibration of this state directory goes on."""
     folder = state_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
@@ -66,7 +66,8 @@ def only_run(state_dir: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConflictError(
-                "another baseline run goes on here, and two would disturb each other; wait for it"
+                "another baseline run or calibration goes on here, and two would disturb each "
+                "other; wait for it"
             ) from None
         yield
 
@@ -84,6 +85,8 @@ def guarded(state_dir: Path) -> Iterator[None]:
     finally:
         if guard.stdin is not None:
             guard.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            guard.wait(_GUARD_ENDS_S)
 
 
 def main(state_dir: Path) -> None:

@@ -160,7 +160,7 @@ def share_a_gpu(gpus: Sequence[Collection[int]]) -> list[bool]:
 def started(up: Up, scrape: Scrape) -> Start:
     """What the start of an engine showed, from its log, its page and its warm-up."""
     facts, limits = up.instance.facts, up.stage.runtime.limits
-    tokens = facts.get("kv_cache_tokens") or _kv_tokens(scrape)
+    tokens = facts.get("kv_cache_tokens") or kv_tokens(scrape)
     warmed: dict[str, int] = {}
     for done in facts.get("warmup", ()):
         name = f"{done['kind']} {done['bucket']}"
@@ -222,7 +222,8 @@ def _of_a_folder(model: ModelSpec) -> str | None:
     return f"{model.revision} as declared of {folder.resolve()}"
 
 
-def _kv_tokens(scrape: Scrape) -> int | None:
+def kv_tokens(scrape: Scrape) -> int | None:
+    """How many tokens the KV cache holds, by the engine's page."""
     said = info(scrape.values.get(Signal.CACHE_CONFIG))
     with suppress(LookupError, ValueError):
         return int(said["kv_cache_size_tokens"])

@@ -88,7 +88,7 @@ def run(
         adapter = engine(runtime.engine.name)
         planned = in_state(app.settings.state_dir, loaded.digest).exists()
         stages = stages_of(runtime, adapter, planned=planned, wanted=wanted)
-        with stage_engines(app, loaded.document) as engines:
+        with stage_engines(app, loaded.document, pool="baseline-run") as engines:
             record = BaselineRun(
                 engines,
                 asked,

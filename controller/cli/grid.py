@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from canaryctl.controller.cli.exits import Exit
+from canaryctl.controller.cli.grid_calibrate import calibrate
 from canaryctl.controller.cli.output import emit_json
 
 if TYPE_CHECKING:
@@ -235,54 +236,7 @@ def drift(
     return Exit.ERROR if found.replan else Exit.OK
 
 
-@grid.command()
-@click.option("--artifact", type=Path, metavar="FILE", help="Start its engine, with six grids.")
-@click.option("--torch", "python", metavar="PYTHON",
-              help="Without an engine: an interpreter that has torch and a GPU.")  # fmt: skip
-@click.option("--option", "options", multiple=True, metavar="NAME=VALUE",
-              help="With --torch: layers=28, hidden=1024, … of the model's shape.")  # fmt: skip
-@click.option("--kv-bytes-per-token", type=click.IntRange(min=1),
-              help="Where the engine does not say.")  # fmt: skip
-@click.option("--starts", type=click.IntRange(min=1), default=1, show_default=True,
-              help="With --artifact: of each grid; the median capture counts.")  # fmt: skip
-@click.option("--out", type=Path, required=True, metavar="FILE", help="Write the calibration.")
-def calibrate(
-    artifact: Path | None,
-    python: str | None,
-    options: tuple[str, ...],
-    kv_bytes_per_token: int | None,
-    starts: int,
-    out: Path,
-) -> None:
-    """Measure what steps and graphs cost, for --calibration.
-
-    On a GPU that nothing else uses; minutes, one start for each of six grids.
-    """
-    from canaryctl.common.errors import InputError
-    from canaryctl.controller.artifact.loader import load_artifact
-    from canaryctl.controller.calibrate import calibrate_engine, calibrate_torch
-    from canaryctl.controller.cli.grid_print import noise
-    from canaryctl.controller.settings import Settings
-    from canaryctl.runtimes.placements.registry import placement
-
-    if (artifact is None) == (python is None):
-        raise InputError("expected one of --artifact and --torch")
-    if python is not None and (starts > 1 or kv_bytes_per_token is not None):
-        raise InputError("--starts and --kv-bytes-per-token are of an engine: expected --artifact")
-    if python is not None:
-        found = calibrate_torch(python, [f"--{option}" for option in options])
-    elif artifact is not None:
-        found = calibrate_engine(
-            load_artifact(artifact).document.runtime,
-            placement("process", Settings.from_environment().state_dir),
-            lambda line: click.echo(line, err=True),
-            kv_bytes_per_token=kv_bytes_per_token,
-            starts=starts,
-        )
-    out.write_text(found.to_json(), "utf-8")
-    fitted = f"graphs fitted within {found.graphs_error:.1%}"
-    click.echo(f"{out}: {found.whose}; {noise(found)}; {fitted}")
-
+grid.add_command(calibrate)
 
 _DEFAULTS = {
     "max_num_seqs": None,

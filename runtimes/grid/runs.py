@@ -1,7 +1,7 @@
 """From runs of one engine with several grids to a calibration.
 
-A run says which grid it had, what its graphs took, and the time of decode steps by batch. Under
-each mode, a batch is a point of the padded size that it replayed; beyond the grid it is a point
+A run says which grid it had, what its graphs took, and the time of decode steps by tokens. Under
+each mode, a step is a point of the padded size that it replayed; beyond the grid it is a point
 without a graph. One process may be slower than another at everything: the runs are brought to the
 level of the one that shares the most with others, by the median ratio at what both ran, so that two
 sizes differ by what their graphs need and not by who ran them.
@@ -20,14 +20,16 @@ from canaryctl.runtimes.simulator.graphs import GraphSet, StepMode
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """``sizes``: the resolved grid. ``step_ms``: (batch, milliseconds) of decode steps; a batch
-    may be there several times. ``uncaptured``: batches that are known to have run without a graph
-    though the grid has one for them. Of an eager run (mode NONE) memory and time are None."""
+    """``sizes``: the resolved grid; empty: it captured nothing, and its steps are those beyond a
+    grid. ``largest_decode``: the most tokens of a step of decodes alone. ``step_ms``: (tokens,
+    milliseconds) of such steps; a size may be there several times. ``uncaptured``: sizes that are
+    known to have run without a graph though the grid has one for them. Memory and time are None
+    where nothing was captured."""
 
     name: str
     mode: str
     sizes: tuple[int, ...]
-    max_num_seqs: int
+    largest_decode: int
     step_ms: Sequence[tuple[int, float]]
     graph_mib: float | None = None
     capture_s: float | None = None
@@ -35,7 +37,7 @@ class MeasuredRun:
 
     @property
     def graphs(self) -> GraphSet:
-        return GraphSet.of(self.mode, self.sizes, self.max_num_seqs)
+        return GraphSet.of(self.mode, self.sizes, self.largest_decode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ def calibration_of(runs: Iterable[MeasuredRun], about: About) -> Calibration:
             f"no step ran {' or '.join(missing)}: expected runs with graphs of both modes, one "
             "with a batch beyond its grid, and one with graphs off"
         )
-    fit = fit_graph_cost([_captured(run) for run in runs if run.mode != "NONE"])
+    fit = fit_graph_cost([_captured(run) for run in runs if run.graphs.sizes])
     return Calibration(
         machine=about.machine,
         engine=about.engine,
@@ -89,8 +91,8 @@ Points = Mapping[Place, Sequence[float]]
 
 def _points(run: MeasuredRun) -> Points:
     found: dict[Place, list[float]] = {}
-    for batch, milliseconds in run.step_ms:
-        found.setdefault(_place(run, batch), []).append(milliseconds)
+    for tokens, milliseconds in run.step_ms:
+        found.setdefault(_place(run, tokens), []).append(milliseconds)
     return found
 
 
@@ -121,13 +123,13 @@ def _gathered(found: Iterable[Points]) -> Points:
     return points
 
 
-def _place(run: MeasuredRun, batch: int) -> tuple[str, int]:
-    """The mode whose point a batch is, and the padded size."""
+def _place(run: MeasuredRun, tokens: int) -> tuple[str, int]:
+    """The mode whose point such a step is, and the padded size."""
     if run.mode == "NONE":
-        return "EAGER", batch
-    found = run.graphs.dispatch(batch, pure_decode=True)
-    if found.mode is StepMode.NONE or batch in run.uncaptured:
-        return "NONE", batch
+        return "EAGER", tokens
+    found = run.graphs.dispatch(tokens, pure_decode=True)
+    if found.mode is StepMode.NONE or tokens in run.uncaptured:
+        return "NONE", tokens
     return found.mode.value, found.bucket
 
 

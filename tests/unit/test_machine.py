@@ -33,21 +33,21 @@ from canaryctl.runtimes.spec import (
 
 GIB = 2**30
 H200 = """\
-0, NVIDIA H200, 143771, 143161, 580.159.04
-1, NVIDIA H200, 143771, 1200, 580.159.04
+0, NVIDIA H200, 143771, 143161, 0, 580.159.04
+1, NVIDIA H200, 143771, 1200, 141961, 580.159.04
 """
 INSTALLED = Installation(versions={"vllm": "0.25.1", "torch": "2.11.0+cu130"})
 
 
 def test_recorded_output_of_nvidia_smi() -> None:
     first, second = parse_nvidia_smi(H200)
-    assert first == Gpu(0, "NVIDIA H200", 143771 * 2**20, 143161 * 2**20, "580.159.04")
-    assert (second.index, second.free_bytes) == (1, 1200 * 2**20)
+    assert first == Gpu(0, "NVIDIA H200", 143771 * 2**20, 143161 * 2**20, 0, "580.159.04")
+    assert (second.index, second.free_bytes, second.used_bytes) == (1, 1200 * 2**20, 141961 * 2**20)
 
 
 def test_what_the_driver_does_not_say_is_unknown() -> None:
-    (gpu,) = parse_nvidia_smi("0, NVIDIA GB10, [N/A], [Not Supported], [N/A]\n")
-    assert (gpu.memory_bytes, gpu.free_bytes, gpu.driver) == (None, None, None)
+    (gpu,) = parse_nvidia_smi("0, NVIDIA GB10, [N/A], [Not Supported], [N/A], [N/A]\n")
+    assert (gpu.memory_bytes, gpu.free_bytes, gpu.used_bytes, gpu.driver) == (None,) * 4
 
 
 def test_no_line_is_no_gpu_and_anything_else_an_error() -> None:
@@ -219,7 +219,7 @@ def test_a_machine_without_gpus() -> None:
 
 
 def test_what_nobody_can_tell_is_unknown() -> None:
-    mute = Machine(parse_nvidia_smi("0, NVIDIA H200, [N/A], [N/A], [N/A]"))
+    mute = Machine(parse_nvidia_smi("0, NVIDIA H200, [N/A], [N/A], [N/A], [N/A]"))
     found = check(spec(), mute, Installation(problem="it is a binary"))
     assert found.faults == ()
     assert found.unknown == (

@@ -202,7 +202,7 @@ def test_a_model_that_is_not_here_is_unknown_until_its_snapshot_is(tmp_path: Pat
     assert model_size(of, environ).weights_bytes == 7
 
 
-GPU = Gpu(0, "NVIDIA H200", 20 * GIB, 20 * GIB, "580.65.06")
+GPU = Gpu(0, "NVIDIA H200", 20 * GIB, 20 * GIB, 0, "580.65.06")
 
 
 def test_preflight_refuses_what_cannot_fit_and_lists_what_is_unknown(tmp_path: Path) -> None:

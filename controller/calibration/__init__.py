@@ -1,0 +1,1 @@
+"""Calibrating: what steps and graphs cost, measured with an engine or with plain torch."""

@@ -9,14 +9,22 @@ The grid is planned from ``h200_shapes.csv``, the steps that the trace of benchm
 once had on an H200 (that benchmark writes its own; ``--counts FILE``, ``kind,size,count``, takes
 another), written into the artifact and kept with it. Nothing else may use the GPU.
 ``--calibration FILE`` takes that one instead of measuring it.
+
+It takes some twenty minutes. What is done is kept in ``--work``: cut off, the same command goes on
+there, in the midst of the calibration too; without that folder it begins anew. ``--out`` has at any
+time what is done, and the page as soon as there is a baseline run to show.
 """
 
 import argparse
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import yaml
@@ -26,6 +34,7 @@ from benchmarks._h200_forecast import calibrations_table, start_table
 from canaryctl.controller.cli.grid_print import noise
 from canaryctl.runtimes.grid.calibration import Calibration, load_calibration
 from canaryctl.runtimes.grid.cost import CostModel
+from canaryctl.runtimes.machine import inspect_machine
 
 ROOT = Path(__file__).resolve().parents[1]
 LOAD = {
@@ -34,6 +43,7 @@ LOAD = {
     "output_tokens": {"min": 48, "max": 96},
 }
 LOAD_S = 12
+MODEL = "shape of Qwen3-0.6B, random weights"
 SHAPES = Path(__file__).with_name("h200_shapes.csv")
 HEAD = """# Eager, the default grid and a planned one
 
@@ -65,41 +75,102 @@ def main() -> int:
     parser.add_argument("--starts", type=int, default=3, help="of each grid to calibrate with")
     parser.add_argument("--simulated", action="store_true")
     given = parser.parse_args()
-    work, out = given.work.absolute(), given.out.absolute()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: no command is left
+    work = given.work.absolute() / ("rehearsal" if given.simulated else "measured")
+    out = given.out.absolute()
     work.mkdir(parents=True, exist_ok=True)
     out.mkdir(parents=True, exist_ok=True)
     file, load = work / "artifact.yaml", work / "load.yaml"
     runtime = _simulated() if given.simulated else _gpu(work)
     file.write_text(yaml.safe_dump(_artifact(runtime), sort_keys=False))
     load.write_text(yaml.safe_dump(LOAD, sort_keys=False))
-    calibration = given.calibration or out / "calibration.json"
+    steps = Steps(work, out)
+    calibration = (given.calibration or work / "calibration.json").absolute()
     if given.calibration is None:
         measure = ["grid", "calibrate", "--artifact", file, "--out", calibration]
-        _cli(work, [*measure, "--starts", given.starts], out / "calibrated.txt")
+        measure += [] if given.simulated else ["--model-words", MODEL]
+        measure += ["--starts", given.starts]
+        steps.once("calibrated", measure, inputs=[file], makes=["calibration.json"])
     planned = ["grid", "plan", "--counts", given.counts.absolute(), "--artifact", file]
-    planned += ["--calibration", calibration.absolute()]
-    _cli(work, [*planned, "--write", file], out / "plan.txt")
+    planned += ["--calibration", calibration]
+    steps.run("plan.txt", [*planned, "--write", file])
     measured = ["baseline", "run", file, "--load", load, "--for", f"{LOAD_S}s"]
-    _cli(work, [*measured, "--repeats", given.repeats], out / "baseline.txt")
-    _cli(work, ["baseline", "show", file, "--json"], out / "baseline.json")
+    measured += ["--repeats", given.repeats]
+    steps.once("baseline", measured, inputs=[file, load])
+    steps.run("baseline.json", ["baseline", "show", file, "--json"])
+    head = REHEARSAL if given.simulated else HEAD
+    made = out / "h200_baseline.md"
+    made.write_text(page(work, load_calibration(calibration), head))
     if not given.simulated:
         torch = ["grid", "calibrate", "--torch", sys.executable, "--option", "layers=28"]
-        _cli(work, [*torch, "--out", out / "torch.json"], out / "torch.txt")
-    head = REHEARSAL if given.simulated else HEAD
-    (out / "h200_baseline.md").write_text(page(out, load_calibration(calibration), head))
+        torch += ["--out", work / "torch.json"]
+        steps.once("torch", torch, makes=["torch.json"])
+        made.write_text(page(work, load_calibration(calibration), head))
     return 0
 
 
-def page(out: Path, engine: Calibration, head: str) -> str:
-    """Of what was measured into ``out``; ``engine``: the calibration that it was planned with."""
-    record = json.loads((out / "baseline.json").read_text())
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Commands whose results lie in ``work`` and, each as soon as it is there, in ``out``."""
+
+    work: Path
+    out: Path
+
+    def once(
+        self,
+        name: str,
+        arguments: Sequence[object],
+        *,
+        inputs: Sequence[Path] = (),
+        makes: Sequence[str] = (),
+    ) -> None:
+        """Run it and keep what it says as ``name.txt``; not again where it came to its end with the
+        same arguments, ``inputs`` and machine, and what it ``makes`` is still there."""
+        parts = [*map(str, arguments), *(path.read_text() for path in inputs)]
+        asked = sha256("\0".join([*parts, repr(_machine())]).encode()).hexdigest()
+        done, made = self.work / f"{name}.done", [f"{name}.txt", *makes]
+        there = all((self.work / file).exists() for file in made)
+        if there and done.exists() and done.read_text() == asked:
+            print(f"{name}: done before", file=sys.stderr)
+        else:
+            done.unlink(missing_ok=True)
+            self.run(f"{name}.txt", arguments)
+            done.write_text(asked)
+        for file in made:
+            shutil.copy(self.work / file, self.out)
+
+    def run(self, file: str, arguments: Sequence[object]) -> None:
+        """Run a command and keep what it says; SystemExit when it fails."""
+        argv = [sys.executable, "-m", "canaryctl.controller.cli", *map(str, arguments)]
+        env = {**os.environ, "CANARYCTL_STATE_DIR": str(self.work / "state")}
+        with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                said, _ = process.communicate()
+            except BaseException:
+                process.terminate()  # it ends its engines, and keeps what it has measured
+                process.wait()
+                raise
+        for folder in (self.work, self.out):
+            (folder / file).write_text(said)
+        if process.returncode != 0:
+            raise SystemExit(f"{' '.join(map(str, arguments[:2]))} ended with {process.returncode}")
+
+
+def _machine() -> list[tuple[str, str | None]]:
+    """What figures depend on beside what is asked."""
+    return [(gpu.name, gpu.driver) for gpu in inspect_machine().gpus]
+
+
+def page(made: Path, engine: Calibration, head: str) -> str:
+    """Of what lies in ``made``; ``engine``: the calibration that it was planned with."""
+    record = json.loads((made / "baseline.json").read_text())
     parts = [
         head,
-        f"```\n{(out / 'baseline.txt').read_text().strip()}\n```",
+        f"```\n{(made / 'baseline.txt').read_text().strip()}\n```",
         FORECAST.format(engine.whose, noise(engine), engine.graphs_error),
         start_table(CostModel(engine), record, artifacts.MAX_NUM_SEQS),
     ]
-    torch = out / "torch.json"
+    torch = made / "torch.json"
     if torch.exists():
         plain = load_calibration(torch)
         parts += [TORCH.format(plain.engine), calibrations_table(engine, plain)]
@@ -143,18 +214,6 @@ def _artifact(runtime: artifacts.Document) -> artifacts.Document:
         "runtime": runtime,
         "gates": [{"name": "engine_exit", "max": 0}],
     }
-
-
-def _cli(work: Path, arguments: Sequence[object], out: Path) -> None:
-    """Run a command and keep what it says; SystemExit when it fails."""
-    argv = [sys.executable, "-m", "canaryctl.controller.cli", *map(str, arguments)]
-    env = {**os.environ, "CANARYCTL_STATE_DIR": str(work / "state")}
-    done = subprocess.run(
-        argv, env=env, stdout=subprocess.PIPE, stderr=sys.stderr, text=True, check=False
-    )
-    out.write_text(done.stdout)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(map(str, arguments[:2]))} ended with {done.returncode}")
 
 
 if __name__ == "__main__":

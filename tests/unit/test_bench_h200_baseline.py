@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
-from benchmarks.h200_baseline import HEAD, REHEARSAL, page
+import pytest
+
+from benchmarks.h200_baseline import HEAD, REHEARSAL, Steps, page
 from canaryctl.runtimes.grid.calibration import GraphCost
 from tests.support.grids import calibration
 
@@ -37,3 +39,30 @@ def test_what_was_foretold_stands_beside_what_the_engine_said(tmp_path: Path) ->
     (tmp_path / "torch.json").write_text(engine.to_json())
     with_torch = page(tmp_path, engine, HEAD)
     assert "| 1 | 1.50 | 1.50 |" in with_torch
+
+
+def test_what_is_done_is_not_done_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    work, out, counts = tmp_path / "work", tmp_path / "out", tmp_path / "counts.csv"
+    counts.write_text("size,count\n1,900\n4,100\n")
+    for folder in (work, out):
+        folder.mkdir()
+
+    def plan(*options: str) -> bool:
+        """Whether it was run."""
+        command = ["grid", "plan", "--counts", counts, "--plot", work / "plan.svg", *options]
+        Steps(work, out).once("plan", command, inputs=[counts], makes=["plan.svg"])
+        assert "planned: 1, 4" in (out / "plan.txt").read_text()
+        assert (out / "plan.svg").exists()
+        return "done before" not in capsys.readouterr().err
+
+    assert plan()
+    (out / "plan.txt").unlink()
+    assert not plan()
+    assert plan("--max-num-seqs", "64")
+    (work / "plan.svg").unlink()
+    assert plan("--max-num-seqs", "64")
+    counts.write_text("size,count\n1,800\n4,200\n")
+    assert plan("--max-num-seqs", "64")
+    for _ in range(2):  # what failed is not done
+        with pytest.raises(SystemExit, match="grid plan ended with 2"):
+            plan("--mode", "SIDEWAYS")

@@ -16,7 +16,7 @@ from canaryctl.common.metrics import AnySignal, references
 from canaryctl.controller.artifact.schema import ArtifactDocument
 from canaryctl.controller.artifact.secrets import resolve_secrets
 from canaryctl.controller.baseline.figures import SIGNALS
-from canaryctl.controller.baseline.leftovers import Leftovers, guarded, only_run
+from canaryctl.controller.baseline.leftovers import Leftovers, none_left
 from canaryctl.controller.baseline.stages import Stage
 from canaryctl.controller.catalog import Catalog
 from canaryctl.controller.model import Artifact, GpuClaim, GpuLease, Instance, InstanceState
@@ -118,11 +118,8 @@ class StageEngines:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.enter_context(only_run(self._state_dir))
-            self._leftovers.sweep()
-            stack.enter_context(guarded(self._state_dir))
+            stack.enter_context(none_left(self._state_dir, self._placement))
             stack.callback(self._observer.close)
-            stack.callback(self._end_all)
             self._stack = stack.pop_all()
         return self
 
@@ -226,11 +223,6 @@ class StageEngines:
         self._leftovers.end(name, self._up[name].digest)
         del self._up[name]
         self._leases.pop(name, None)
-
-    def _end_all(self) -> None:
-        for name in list(self._up):
-            self.stop(name)
-        self._leftovers.sweep()
 
     def _gpus(self, name: str, runtime: RuntimeSpec) -> tuple[int, ...]:
         claim = self._claim(self._adapter, runtime)

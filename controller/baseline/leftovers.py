@@ -1,4 +1,5 @@
-"""No engine of a baseline run or a calibration outlives it, however the run ends.
+"""No engine of a baseline run or a calibration outlives it, however the run ends. Benchmarks end
+theirs by it too.
 
 Before an engine starts its name is written to ``STATE_DIR/baselines/running/``. A guard, a
 process of its own, holds the other end of a pipe: when the run ends, also by SIGKILL, it stops
@@ -49,11 +50,39 @@ class Leftovers:
         (self._folder / f"{instance}.json").unlink(missing_ok=True)
 
     def sweep(self) -> tuple[str, ...]:
-        """Stop everything that is written down; the names."""
-        found = sorted(self._folder.glob("*.json"))
-        for path in found:
-            self.end(path.stem, json.loads(path.read_text("utf-8"))["digest"])
-        return tuple(path.stem for path in found)
+        """Stop everything that is written down; the names.
+
+        TemporaryError when one could not be stopped: once all the others were.
+        """
+        left = {
+            path.stem: json.loads(path.read_text("utf-8"))["digest"]
+            for path in sorted(self._folder.glob("*.json"))
+        }
+        for name, digest in left.items():  # all are asked before one is waited for
+            with suppress(Exception):  # it comes up again below
+                self._place.stop(name, digest, None, grace_s=STOP_GRACE_S)
+        faults: list[Exception] = []
+        for name, digest in left.items():
+            try:
+                self.end(name, digest)
+            except Exception as error:
+                faults.append(error)
+        if faults:
+            raise TemporaryError("; ".join(map(str, faults))) from faults[0]
+        return tuple(left)
+
+
+@contextmanager
+def none_left(state_dir: Path, place: Placement) -> Iterator[Leftovers]:
+    """Engines that are written down in it are stopped at its end, however it ends; first those
+    that an earlier run left. ConflictError while another run goes on."""
+    with guarded(state_dir), only_run(state_dir):
+        leftovers = Leftovers(state_dir, place)
+        leftovers.sweep()
+        try:
+            yield leftovers
+        finally:
+            leftovers.sweep()
 
 
 @contextmanager
@@ -74,7 +103,8 @@ def only_run(state_dir: Path) -> Iterator[None]:
 
 @contextmanager
 def guarded(state_dir: Path) -> Iterator[None]:
-    """A guard runs meanwhile. Of a run that ends in good order it finds nothing to stop."""
+    """A guard runs meanwhile, and ends before this does. Of a run that ends in good order it finds
+    nothing to stop; what the run could not stop it tries again."""
     guard = subprocess.Popen(
         [sys.executable, "-m", __name__, str(state_dir)],
         stdin=subprocess.PIPE,

@@ -17,7 +17,8 @@ MODES = ("FULL", "PIECEWISE", "NONE")
 
 
 def steps_between(before: Scrape, after: Scrape) -> dict[str, Any]:
-    """``buckets``: a row for each (mode, bucket); ``total``: ratios over all. JSON types.
+    """``buckets``: a row for each (mode, bucket), ``pure_tokens``: of its steps of decodes alone;
+    ``total``: ratios over all. JSON types.
 
     Raises UnsaidError where a scrape cannot say.
     """
@@ -37,6 +38,7 @@ def steps_between(before: Scrape, after: Scrape) -> dict[str, Any]:
         row["steps"] += count
         row[{"true": "pure", "false": "mixed"}.get(said["pure_decode"], "unknown")] += count
         row["actual"] += actual[labels]
+        row["pure_tokens"] += actual[labels] if said["pure_decode"] == "true" else 0.0
         row["padded"] += padded[labels]
     return {
         "buckets": [buckets[k] for k in sorted(buckets, key=_order) if buckets[k]["steps"]],
@@ -49,7 +51,8 @@ def _order(key: tuple[str, int]) -> tuple[int, int]:
 
 
 def _row(mode: str, bucket: int, step_s: float | None, mean_s: float | None) -> dict[str, Any]:
-    counts = dict.fromkeys(("steps", "pure", "mixed", "unknown", "actual", "padded"), 0.0)
+    names = ("steps", "pure", "mixed", "unknown", "actual", "pure_tokens", "padded")
+    counts = dict.fromkeys(names, 0.0)
     return {"mode": mode, "bucket": bucket, "step_s": step_s, "mean_s": mean_s, **counts}
 
 

@@ -70,7 +70,7 @@ def _foretold_s(cost: CostModel, row: Mapping[str, Any]) -> float:
     mode = StepMode(row["mode"])
     if mode is not StepMode.NONE:
         return cost.graph_s(mode, row["bucket"], pure_decode=True)
-    return cost.no_graph_s(round(row["actual"] / row["steps"]), pure_decode=True)
+    return cost.no_graph_s(round(row["pure_tokens"] / row["pure"]), pure_decode=True)
 
 
 def both(foretold: float, measured: float | None, digits: int) -> str:

@@ -2,6 +2,7 @@
 
     python -m benchmarks.h200_graphs --out OUT        on a host with an H200 and vLLM 0.25.1
     python -m benchmarks.h200_graphs --simulated      the rehearsal, with simulated engines
+    python -m benchmarks.h200_graphs --out OUT --page the page again, of what OUT holds
 
 Eager, PIECEWISE, the default grid and nine sizes up to 48 get the same requests in turns. From the
 shapes of those steps `grid plan` finds a grid, which is started and gets them too. All of them are
@@ -15,6 +16,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -27,19 +29,16 @@ from typing import Any
 import httpx
 
 from benchmarks import _h200_artifacts as artifacts
-from benchmarks._h200_buckets import (
-    UnsaidError,
-    bucket_table,
-    overhead_table,
-    steps_between,
-    summary_table,
-)
+from benchmarks._h200_buckets import UnsaidError, steps_between
 from benchmarks._h200_client import run_cell
-from benchmarks._h200_parity import parity_table
-from benchmarks._h200_planned import forecast_table, plan, write_counts
+from benchmarks._h200_graphs_page import page
+from benchmarks._h200_planned import plan, write_counts
 from benchmarks._h200_trace import PHASES, REHEARSAL, make_trace, run_trace
+from canaryctl.common.errors import CanaryctlError
 from canaryctl.common.metrics import Signal
-from canaryctl.controller.cli.grid_print import noise
+from canaryctl.controller.artifact.wholefile import replace_file
+from canaryctl.controller.baseline.leftovers import Leftovers, none_left
+from canaryctl.controller.declared import declared
 from canaryctl.gates.samples import Missing, Scrape, Series
 from canaryctl.gates.sources.base import Target
 from canaryctl.gates.sources.scrape import ScrapeSource
@@ -48,16 +47,15 @@ from canaryctl.runtimes.engines.base import Launch
 from canaryctl.runtimes.grid.calibration import load_calibration, packaged
 from canaryctl.runtimes.grid.cost import CostModel
 from canaryctl.runtimes.machine import inspect_machine
-from canaryctl.runtimes.parity import ParityError, Reference, Side, measure
-from canaryctl.runtimes.placements.base import InstanceRequest, Liveness
+from canaryctl.runtimes.parity import Reference, Side, measure
+from canaryctl.runtimes.placements.base import InstanceRequest, Liveness, Placement
 from canaryctl.runtimes.placements.process import ProcessPlacement
 from canaryctl.runtimes.spec import RuntimeSpec
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 540.0
 # What each may take, to know what still fits.
-START_S, TRACE_S, PARITY_S, PAIR_S = 170.0, 40.0, 30.0, 8.0
-STOP_GRACE_S = 5.0
+START_S, TRACE_S, PLANNED_S, PARITY_S, PAIR_S = 170.0, 40.0, 90.0, 30.0, 8.0
 LEVELS = (1, 8, 40)
 EAGER, WITH, BARE, PLANNED = "eager", "default", "default, no probe", "planned"
 GRIDS: Mapping[str, Mapping[str, Any]] = {
@@ -68,6 +66,7 @@ GRIDS: Mapping[str, Mapping[str, Any]] = {
 }
 KV_CACHE_BYTES = 4 << 30
 COUNTS = "shapes.csv"
+RESULTS, PAGE = "h200_graphs.json", "h200_graphs.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +80,7 @@ class Options:
     limit_s: float
     parity: tuple[str, ...]
     calibration: Path | None
+    page_only: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +94,17 @@ class Running:
 
 
 class Bench:
-    def __init__(self, options: Options) -> None:
+    """``leftovers``: what ends the engines that are started here by ``placement``."""
+
+    def __init__(self, options: Options, placement: Placement, leftovers: Leftovers) -> None:
         self.options = options
         self._began = time.monotonic()
-        options.work.mkdir(parents=True, exist_ok=True)
-        options.out.mkdir(parents=True, exist_ok=True)
-        self._placement = ProcessPlacement(options.work / "state")
+        self._placement, self._leftovers = placement, leftovers
         self._source = ScrapeSource(10.0)
         self._base = _simulated() if options.simulated else _gpu(options)
         self._engine = registry.engine(self._base["engine"]["name"])
         self._running: dict[str, Running] = {}
         self._eager: Reference | None = None  # asked once
-        given = options.calibration
-        self._cost = CostModel(packaged() if given is None else load_calibration(given))
         self._grids = dict(GRIDS)
         self._run = f"{int(time.time())}"
         self.results: dict[str, Any] = {
@@ -119,14 +117,25 @@ class Bench:
 
     def run(self) -> int:
         """0 when everything was measured."""
-        self._try("start the engines", START_S, self._launch_all)
+        self._save()
+        try:
+            self._measure()
+        except KeyboardInterrupt:
+            self._not_done("the rest", "it was interrupted")
+        finally:
+            self._close()
+        return 1 if self.results["not_run"] else 0
+
+    def _measure(self) -> None:
+        for name in (*GRIDS, BARE):
+            self._try(f"start {name}", START_S, lambda name=name: self._launch(name))
         for name in tuple(self._running):
             self._try(f"wait for {name}", 1.0, lambda name=name: self._await(name))
         trace = make_trace(REHEARSAL if self.options.simulated else PHASES)
         for name in sorted(self.results["engines"], key=lambda name: name != WITH):
             self._try(f"trace on {name}", TRACE_S, lambda name=name: self._trace(name, trace))
         if WITH in self.results["engines"]:
-            self._try("plan a grid and start it", TRACE_S, self._plan)
+            self._try("plan a grid and start it", PLANNED_S, self._plan)
         if PLANNED in self.results["engines"]:
             self._try(f"trace on {PLANNED}", TRACE_S, lambda: self._trace(PLANNED, trace))
         for name in sorted(self.results["engines"]):
@@ -134,29 +143,29 @@ class Bench:
                 self._try(f"parity of {name}", PARITY_S, lambda name=name: self._parity(name))
         for number in range(self.options.pairs):
             self._try(f"pair {number + 1}", PAIR_S, lambda number=number: self._pair(number))
-        self._save()
-        return 1 if self.results["not_run"] else 0
 
     def _try(self, what: str, needed_s: float, action: Any) -> None:
-        left_s = self.options.limit_s - (time.monotonic() - self._began)
+        left_s = self._left_s()
         if left_s < needed_s:
             why = f"it may take {needed_s:.0f} s, and {left_s:.0f} s are left"
+            self._not_done(what, why)
+            return
+        began = time.monotonic()
+        try:
+            action()
+        except (RuntimeError, LookupError, OSError, CanaryctlError, httpx.HTTPError) as error:
+            self._not_done(what, f"{type(error).__name__}: {error}")
         else:
-            began = time.monotonic()
-            try:
-                action()
-            except (RuntimeError, LookupError, OSError, ParityError, httpx.HTTPError) as error:
-                why = f"{type(error).__name__}: {error}"
-            else:
-                say(f"{what}: {time.monotonic() - began:.0f} s")
-                self._save()
-                return
+            say(f"{what}: {time.monotonic() - began:.0f} s")
+            self._save()
+
+    def _not_done(self, what: str, why: str) -> None:
         say(f"{what}: not done: {why}")
         self.results["not_run"].append(f"{what}: {why}")
+        self._save()
 
-    def _launch_all(self) -> None:
-        for name in (*GRIDS, BARE):
-            self._launch(name)
+    def _left_s(self) -> float:
+        return self.options.limit_s - (time.monotonic() - self._began)
 
     def _launch(self, name: str) -> None:
         spec = self._spec(name)
@@ -165,10 +174,10 @@ class Bench:
         launch = self._engine.launch(spec, host="127.0.0.1", port=port)
         if name == BARE:
             launch = without_probe(launch)
+        instance = self._instance(name)
+        self._leftovers.begin(instance, digest)
         handle = self._placement.ensure(
-            InstanceRequest(
-                self._instance(name), digest, launch, port, gpus=() if self._simulated else (0,)
-            )
+            InstanceRequest(instance, digest, launch, port, gpus=() if self._simulated else (0,))
         )
         url = self._placement.base_url(handle)
         model = self._engine.model_name(spec)
@@ -180,12 +189,11 @@ class Bench:
         instance = self._instance(name)
         while not _healthy(running.url + self._engine.health_path()):
             status = self._placement.status(instance, running.digest, None)
-            if (
-                status.liveness is not Liveness.RUNNING
-                or time.monotonic() - running.began > START_S
-            ):
+            late = time.monotonic() - running.began > START_S or self._left_s() <= 0
+            if status.liveness is not Liveness.RUNNING or late:
+                self._keep_log(name)
                 del self._running[name]
-                self._stop(instance, running.digest)
+                self._leftovers.end(instance, running.digest)
                 raise RuntimeError(f"it is not ready: {self._log(name)[-600:]}")
             time.sleep(0.25)
         ready_s = time.monotonic() - running.began
@@ -196,6 +204,7 @@ class Bench:
             self.results["engines"][name] = {
                 "ready_s": ready_s,
                 "started_alone": name == PLANNED,
+                "declared": declared(running.spec, self._engine.resolved_grid(running.spec)),
                 "attested": self._attested(name),
                 "log": {
                     "graph_bytes": facts.graph_bytes,
@@ -206,7 +215,7 @@ class Bench:
             }
 
     def _plan(self) -> None:
-        running = self._running[WITH]
+        running = self._up(WITH)
         document = plan(
             self.options.out / COUNTS, running.spec, artifacts.NINE, self.options.calibration
         )
@@ -219,7 +228,7 @@ class Bench:
         self._await(PLANNED)
 
     def _trace(self, name: str, trace: Any) -> None:
-        running = self._running[name]
+        running = self._up(name)
         before = self._scrape(name)
         answers = run_trace(running.url, running.model, trace)
         after = self._scrape(name)
@@ -239,7 +248,7 @@ class Bench:
         self.results["parity"][name] = asdict(found)
 
     def _side(self, name: str) -> Side:
-        running = self._running[name]
+        running = self._up(name)
         limits = running.spec.limits
         return Side(
             running.url,
@@ -259,7 +268,7 @@ class Bench:
 
     def _cell(self, name: str, level: int, seconds: float) -> float | None:
         """TPOT p50 in seconds."""
-        running = self._running[name]
+        running = self._up(name)
         cell = run_cell(
             running.url,
             running.model,
@@ -272,7 +281,7 @@ class Bench:
         return None if tpot is None else tpot["p50"]
 
     def _scrape(self, name: str) -> Scrape:
-        running = self._running[name]
+        running = self._up(name)
         refs = self._engine.metrics(running.spec.engine.version)
         target = Target(name, f"{running.url}/metrics", {})
         return self._source.read(target, refs, time.time())
@@ -284,6 +293,11 @@ class Bench:
             raise UnsaidError(f"the engine attests nothing: {why}")
         (labels,) = map(dict, value.values)
         return labels
+
+    def _up(self, name: str) -> Running:
+        if name not in self._running:
+            raise UnsaidError(f"the engine {name} does not run")
+        return self._running[name]
 
     def _spec(self, name: str) -> RuntimeSpec:
         graph = self._grids[WITH if name == BARE else name]
@@ -300,23 +314,15 @@ class Bench:
         path = self._placement.log_path(self._instance(name))
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def _stop(self, instance: str, digest: str) -> None:
-        until = time.monotonic() + 4 * STOP_GRACE_S
-        while not self._placement.stop(instance, digest, None, grace_s=STOP_GRACE_S):
-            if time.monotonic() > until:
-                raise RuntimeError(f"{instance} could not be stopped")
-            time.sleep(0.1)
+    def _keep_log(self, name: str) -> None:
+        (self.options.out / f"{self._instance(name)}.log").write_text(self._log(name)[:60_000])
 
     def _save(self) -> None:
-        text = json.dumps(self.results, indent=1) + "\n"
-        (self.options.out / "h200_graphs.json").write_text(text)
-        (self.options.out / "h200_graphs.md").write_text(page(self.results, self._cost))
+        replace_file(self.options.out / RESULTS, json.dumps(self.results, indent=1) + "\n")
 
-    def close(self) -> None:
-        for running in self._running.values():
-            log = self._log(running.name)
-            (self.options.out / f"{self._instance(running.name)}.log").write_text(log[:60_000])
-            self._stop(self._instance(running.name), running.digest)
+    def _close(self) -> None:
+        for name in self._running:
+            self._keep_log(name)
         self._source.close()
 
 
@@ -324,62 +330,6 @@ def without_probe(launch: Launch) -> Launch:
     """The same engine, and nobody counts its steps."""
     argv = tuple(word for word in launch.argv if word != "--cudagraph-metrics")
     return replace(launch, argv=argv, pythonpath=())
-
-
-HEAD = """# Graphs by captured size
-
-Real vLLM on a GPU, one command:
-
-    python -m benchmarks.h200_graphs --out OUT
-
-on a host with vLLM 0.25.1, torch 2.11.0+cu130 and the project on its PYTHONPATH (six engines at
-once, eight minutes; `--calibration` of `benchmarks.h200_baseline`). The model has the shape of
-Qwen3-0.6B and random weights. Memory and time of a capture are shown for the engine that was
-started alone.
-
-Machine: {}.
-
-The same requests on each runtime, in turns. Shares are of steps of decodes alone."""
-
-OVERHEAD = """## What the probe costs
-
-TPOT p50 of the default grid with the probe and without, measured in pairs one right after the
-other: the median and (least–most)."""
-
-
-FORECAST = """## The planner's forecast
-
-Predicted / measured: by the calibration of {} ({}), and by the
-engine's log and the probe. The mean step is of decodes alone, of
-each size by as many steps as there were."""
-
-
-PARITY = """## What they say
-
-The answers to the same prompts, greedily, in batches of 1 to 32, against those of the eager runtime
-in small batches: prompts with another token anywhere, and the mean difference of log-probabilities
-before it. The eager runtime is asked in the same batches too, to see what the batch changes."""
-
-
-def page(results: Mapping[str, Any], cost: CostModel) -> str:
-    engines = {n: e for n, e in results["engines"].items() if "steps" in e}
-    parts = [
-        HEAD.format(results["machine"]),
-        summary_table(engines),
-    ]
-    for name, found in engines.items():
-        attested = found["attested"]
-        mode, sizes = (attested.get(f"graph_{what}", "unknown") for what in ("mode", "sizes"))
-        asked = f"{found['requests']} requests, {found['failed']} of them failed"
-        said = f"Mode {mode}; {asked}; ready after {found['ready_s']:.0f} s. Sizes: {sizes}."
-        parts += [f"## {name}\n\n{said}", bucket_table(found)]
-    parts += [FORECAST.format(cost.calibration.whose, noise(cost.calibration))]
-    parts += [forecast_table(engines, cost, artifacts.MAX_NUM_SEQS)]
-    parts += [PARITY, parity_table(results["parity"])]
-    parts += [OVERHEAD, overhead_table(results["overhead"])]
-    if results["not_run"]:
-        parts.append("Not done: " + "; ".join(results["not_run"]) + ".")
-    return "\n\n".join(parts) + "\n"
 
 
 def _healthy(url: str) -> bool:
@@ -437,6 +387,7 @@ def parse(argv: Sequence[str]) -> Options:
         "--parity", default="piecewise,default,nine,planned", help="who is asked for parity"
     )
     parser.add_argument("--calibration", type=Path, help="of this engine, instead of the packaged")
+    parser.add_argument("--page", action="store_true", help="measure nothing, write the page again")
     given = parser.parse_args(argv)
     return Options(
         out=given.out.absolute(),
@@ -448,16 +399,33 @@ def parse(argv: Sequence[str]) -> Options:
         limit_s=given.limit,
         parity=tuple(given.parity.split(",")),
         calibration=given.calibration,
+        page_only=given.page,
     )
 
 
+def write_page(options: Options) -> None:
+    """Of what was measured into ``out``."""
+    given = options.calibration
+    cost = CostModel(packaged() if given is None else load_calibration(given))
+    results = json.loads((options.out / RESULTS).read_text())
+    (options.out / PAGE).write_text(page(results, cost))
+
+
 def main(argv: Sequence[str]) -> int:
-    bench = Bench(parse(argv))
-    try:
-        return bench.run()
-    finally:
-        bench.close()
+    options = parse(argv)
+    if options.page_only:
+        write_page(options)
+        return 0
+    for folder in (options.work, options.out):
+        folder.mkdir(parents=True, exist_ok=True)
+    state = options.work / "state"
+    placement = ProcessPlacement(state)
+    with none_left(state, placement) as leftovers:
+        code = Bench(options, placement, leftovers).run()
+    write_page(options)
+    return code
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the engines are ended either way
     sys.exit(main(sys.argv[1:]))

@@ -1,17 +1,30 @@
 """The benchmark of graphs by captured size, rehearsed with simulated engines."""
 
 import json
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks import h200_graphs
+from benchmarks._h200_attested import attested_table
 from benchmarks._h200_buckets import steps_between
+from benchmarks._h200_forecast import mean_step_s
 from benchmarks._h200_trace import PHASES, make_trace
 from benchmarks.h200_graphs import main, without_probe
+from canaryctl.common.errors import PermanentError
 from canaryctl.common.metrics import Signal
 from canaryctl.gates.samples import Histogram, HistogramSet, Labels, Scrape, Series
 from canaryctl.runtimes.engines.base import Launch
+from canaryctl.runtimes.grid.calibration import packaged
+from canaryctl.runtimes.grid.cost import CostModel
+from canaryctl.runtimes.placements.base import Handle, InstanceRequest
+from canaryctl.runtimes.placements.process import ProcessPlacement
+from tests.support.cli import Cli, eventually
 
+ROOT = Path(__file__).parents[2]
 INF = float("inf")
 
 
@@ -32,6 +45,10 @@ def test_four_grids_and_the_cost_are_measured(tmp_path: Path) -> None:
     assert "| nine |" in page
     assert "| nine | 160 | 0 | 0 |" in page, "the answers are those of the eager runtime"
     assert "| FULL | 48 |" in page
+    sizes = "1,2,4,8,12,16,24,32,48"
+    assert f"| nine | graph_sizes | {sizes} | {sizes} | passed |" in page
+    assert "| default | graph_sizes | 35, from 1 to 256 | 35, from 1 to 256 | passed |" in page
+    assert "| eager | graph_mode | NONE | NONE | passed |" in page
     _, _, forecast = page.partition("## The planner's forecast")
     rows = {
         name: cells
@@ -53,7 +70,87 @@ def test_without_time_nothing_is_begun_and_that_is_said(tmp_path: Path) -> None:
     assert main([*argv, "--limit", "5"]) == 1
     results = json.loads((tmp_path / "out" / "h200_graphs.json").read_text())
     assert results["engines"] == {}
-    assert "start the engines: it may take 170 s" in results["not_run"][0]
+    assert "start eager: it may take 170 s" in results["not_run"][0]
+
+
+class NoPiecewise(ProcessPlacement):
+    def ensure(self, request: InstanceRequest) -> Handle:
+        if request.instance.endswith("piecewise"):
+            raise PermanentError("there is no room for it")
+        return super().ensure(request)
+
+
+def test_what_was_measured_outlives_engines_and_a_page_that_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_page(*_: object) -> str:
+        raise ZeroDivisionError
+
+    out, state = tmp_path / "out", tmp_path / "work" / "state"
+    argv = ["--simulated", "--out", str(out), "--work", str(tmp_path / "work"), "--pairs", "0"]
+    argv += ["--parity", "piecewise"]
+    two = {name: h200_graphs.GRIDS[name] for name in ("piecewise", "eager")}
+    monkeypatch.setattr(h200_graphs, "GRIDS", two)
+    monkeypatch.setattr(h200_graphs, "ProcessPlacement", NoPiecewise)
+    with monkeypatch.context() as broken:
+        broken.setattr(h200_graphs, "page", no_page)
+        with pytest.raises(ZeroDivisionError):
+            main(argv)
+    results = json.loads((out / "h200_graphs.json").read_text())
+    assert results["not_run"][0] == "start piecewise: PermanentError: there is no room for it"
+    assert set(results["engines"]) == {"eager"}
+    assert results["engines"]["eager"]["failed"] == 0
+    assert leftovers(state) == []
+    assert main(["--out", str(out), "--page"]) == 0
+    page = (out / "h200_graphs.md").read_text()
+    assert "Not done: start piecewise: PermanentError: there is no room for it" in page
+    assert "| eager | graph_mode | NONE | NONE | passed |" in page
+
+
+def leftovers(state: Path) -> list[str]:
+    """What is still written down to be stopped, and what runs of it."""
+    running = [path.stem for path in (state / "baselines" / "running").glob("*.json")]
+    return running + Cli(state).left_over()
+
+
+def test_asked_to_end_it_leaves_no_engine(tmp_path: Path) -> None:
+    out, state = tmp_path / "out", tmp_path / "work" / "state"
+    argv = [sys.executable, "-m", "benchmarks.h200_graphs", "--simulated"]
+    argv += ["--out", str(out), "--work", str(tmp_path / "work")]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as bench:
+        eventually("all engines", lambda: len(leftovers(state)) >= 5 + 5, timeout_s=60)
+        bench.terminate()
+        said, _ = bench.communicate(timeout=60)
+    assert bench.returncode == 1
+    assert "the rest: not done: it was interrupted" in said
+    assert leftovers(state) == []
+    assert "Not done: " in (out / "h200_graphs.md").read_text()
+
+
+def test_a_table_shows_both_sides_of_what_is_not_as_declared() -> None:
+    """And at length where they differ."""
+    sizes = ",".join(map(str, range(1, 21)))
+    engine = {
+        "declared": {"graph_sizes": sizes, "torch_version": "2.11.0", "gpu_model": "H200"},
+        "attested": {"graph_sizes": f"{sizes},24", "torch_version": "2.11.0+cu130"},
+    }
+    rows = attested_table({"one": engine}).splitlines()[2:]
+    assert rows == [
+        f"| one | graph_sizes | {sizes} | {sizes},24 | failed |",
+        "| one | torch_version | 2.11.0 | 2.11.0+cu130 | passed |",
+        "| one | gpu_model | H200 | not told | inconclusive |",
+    ]
+
+
+def test_steps_beyond_the_grid_are_foretold_from_their_decodes_alone() -> None:
+    """Two of 50 sequences, and one with a prompt of 4000 tokens, which took no part in the time."""
+    known = packaged()
+    longer = {**known.step_ms, "NONE": {1: 10.0, 100: 20.0, 2000: 60.0}}
+    cost = CostModel(replace(known, step_ms=longer))
+    row = {"mode": "NONE", "bucket": 0, "steps": 3, "pure": 2, "mixed": 1, "mean_s": 0.02}
+    found = mean_step_s(cost, [{**row, "actual": 4100, "pure_tokens": 100}])
+    assert found == (cost.no_graph_s(50, pure_decode=True), 0.02)
+    assert found[0] < cost.no_graph_s(1367, pure_decode=True)
 
 
 def test_the_trace_is_the_same_each_time_and_goes_beyond_the_nine_sizes() -> None:
@@ -110,6 +207,7 @@ def test_ratios_are_of_the_steps_between_two_scrapes() -> None:
     assert (first["mode"], first["bucket"], first["step_s"]) == ("FULL", 8, 0.004)
     assert first["mean_s"] == pytest.approx(1 / 9), "the sum over the count"
     assert [row["steps"] for row in found["buckets"]] == [60, 20, 10, 30]
+    assert [row["pure_tokens"] for row in found["buckets"]] == [420, 140, 0, 930]
 
 
 def test_the_engine_beside_has_no_probe() -> None:

@@ -30,7 +30,7 @@ from canaryctl.runtimes.spec import RuntimeSpec
 
 START_S: Final = 900.0
 ROUNDS: Final = 5
-_FREED_S: Final = 5.0
+_FREED_S: Final = 10.0
 """Until the memory of an engine that has ended is free, at most."""
 
 T = TypeVar("T")

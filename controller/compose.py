@@ -57,8 +57,9 @@ WORKERS = 16
 RUN_SCRAPE_TIMEOUT_S = 10.0
 """Between the runs of a baseline nobody waits for a look."""
 
-IDLE_GPU_BYTES = 100 * 2**20
-"""What a GPU has in use that nobody uses, at most: a process that computes takes more."""
+IDLE_GPU_BYTES = 2**30
+"""What a GPU has in use that nobody uses, at most: its driver and a monitor may hold some hundred
+MiB, and an engine's weights and KV cache are more."""
 
 
 @dataclass(frozen=True, slots=True)

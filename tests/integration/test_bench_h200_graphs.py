@@ -22,6 +22,7 @@ from canaryctl.runtimes.grid.calibration import packaged
 from canaryctl.runtimes.grid.cost import CostModel
 from canaryctl.runtimes.placements.base import Handle, InstanceRequest
 from canaryctl.runtimes.placements.process import ProcessPlacement
+from canaryctl.runtimes.simulator.cost import calibrated
 from tests.support.cli import Cli, eventually
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +31,7 @@ INF = float("inf")
 
 def test_four_grids_and_the_cost_are_measured(tmp_path: Path) -> None:
     argv = ["--simulated", "--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
+    argv += ["--calibration", str(simulated_costs(tmp_path / "simulated.json"))]
     assert main([*argv, "--pairs", "1", "--cell", "0.1", "--parity", "nine"]) == 0
     results = json.loads((tmp_path / "out" / "h200_graphs.json").read_text())
     totals = {name: found["steps"]["total"] for name, found in results["engines"].items()}
@@ -63,6 +65,24 @@ def test_four_grids_and_the_cost_are_measured(tmp_path: Path) -> None:
         foretold, measured = map(float, rows[name][4].partition(" (")[0].split(" / "))
         assert foretold == pytest.approx(measured, rel=0.15), "the simulated engine's own steps"
     assert results["not_run"] == []
+
+
+def simulated_costs(path: Path) -> Path:
+    """A calibration whose steps are those of the simulated engine, which runs as another one did
+    than that of the packaged calibration."""
+    cost = calibrated()
+    curves = {
+        "FULL": cost.full,
+        "PIECEWISE": cost.piecewise,
+        "NONE": cost.no_graph,
+        "EAGER": cost.eager,
+    }
+    steps = {
+        mode: {size: curve.at(size) * 1000 for size in curve.sizes}
+        for mode, curve in curves.items()
+    }
+    path.write_text(replace(packaged(), engine="simulated", step_ms=steps).to_json())
+    return path
 
 
 def test_without_time_nothing_is_begun_and_that_is_said(tmp_path: Path) -> None:

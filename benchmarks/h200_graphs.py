@@ -205,7 +205,7 @@ class Bench:
                 "ready_s": ready_s,
                 "started_alone": name == PLANNED,
                 "declared": declared(running.spec, self._engine.resolved_grid(running.spec)),
-                "attested": self._attested(name),
+                "attested": {**self._attested(name), **facts.resolved},  # the log decides
                 "log": {
                     "graph_bytes": facts.graph_bytes,
                     "weights_bytes": facts.weights_bytes,

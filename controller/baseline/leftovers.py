@@ -26,6 +26,7 @@ from canaryctl.runtimes.placements.registry import placement
 STOP_GRACE_S: Final = 5.0
 _STOPS_S: Final = 4 * STOP_GRACE_S
 _GUARD_ENDS_S: Final = 2 * _STOPS_S
+_LETS_GO_S: Final = 10.0
 
 
 class Leftovers:
@@ -123,11 +124,17 @@ def main(state_dir: Path) -> None:
     """Wait for the end of standard input, then stop what was left."""
     while sys.stdin.buffer.read(1024):
         continue
-    try:
-        with only_run(state_dir):
-            Leftovers(state_dir, placement("process", state_dir)).sweep()
-    except ConflictError:
-        return  # a run that begins sweeps by itself
+    until = time.monotonic() + _LETS_GO_S
+    while time.monotonic() < until:
+        try:
+            with only_run(state_dir):
+                Leftovers(state_dir, placement("process", state_dir)).sweep()
+        except ConflictError:
+            # One that is killed lets go of its pipe before its lock; another that has begun
+            # meanwhile has swept by itself.
+            time.sleep(0.1)
+        else:
+            return
 
 
 if __name__ == "__main__":

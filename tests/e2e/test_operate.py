@@ -306,7 +306,7 @@ def test_a_graph_that_is_captured_in_front_of_a_user_fails_warmup(cli: Cli, fold
     # Slow steps, so that more decode together than the warm-up plan has; without parity, whose
     # own requests would have every graph captured.
     late = {"fault": "late_capture", "step_scale": 20}
-    bad = cli.release(write(folder, artifact("good", 47, args=late, gates=[{"name": "warmup"}])))
+    bad = cli.release(write(folder, artifact("good", 60, args=late, gates=[{"name": "warmup"}])))
     assert bad.code == 3, bad.err
     said = "warmup: not all was warm: after it was ready, with requests waiting"
     assert said in bad.document["reason"]

@@ -9,13 +9,12 @@ from typing import Any
 
 from canaryctl.controller.model import Instance
 from canaryctl.gates.base import StartFacts
-from canaryctl.runtimes.engines.base import Stage
+from canaryctl.runtimes.engines.base import NO_SIZES, Stage
 from canaryctl.runtimes.replays import NO_GRAPH, BucketKind
 from canaryctl.runtimes.spec import RuntimeSpec
 
 _STAGES = ("load", "compile", "capture")
 _BYTES = {"graph_bytes": "graphs", "weights_bytes": "weights"}
-NO_SIZES = "none"
 
 
 def declared(runtime: RuntimeSpec, sizes: Sequence[int]) -> dict[str, str]:

@@ -9,12 +9,11 @@ from typing import Any
 
 from canaryctl.common.metrics import Signal, references
 from canaryctl.controller.catalog import Catalog
-from canaryctl.controller.declared import NO_SIZES
 from canaryctl.controller.model import Instance, InstanceState
 from canaryctl.controller.view import InstanceView
 from canaryctl.gates.samples import Histogram, Scrape, Series, Value
 from canaryctl.gates.sources.base import SampleSource, Target
-from canaryctl.runtimes.engines.base import EngineFault, LogFacts, Stage
+from canaryctl.runtimes.engines.base import NO_SIZES, EngineFault, LogFacts, Stage
 from canaryctl.runtimes.health import Health, read_health
 from canaryctl.runtimes.httpclient import client
 from canaryctl.runtimes.logtail import LogTail

@@ -63,6 +63,11 @@ def model_size(spec: RuntimeSpec, environ: Mapping[str, str] | None = None) -> M
     return ModelSize(weights, kv, weights_told, kv_told, heads if kv is not None else None)
 
 
+def is_local(model: str) -> bool:
+    """Whether ``model`` is a folder's path and no name on a hub."""
+    return model.startswith(("/", "./", "../", "~")) or Path(model).is_dir()
+
+
 def _folder(spec: RuntimeSpec, environ: Mapping[str, str]) -> Path | None:
     path = Path(spec.model.id)
     if path.is_dir():

@@ -22,6 +22,7 @@ from canaryctl.controller.memory import with_logged
 from canaryctl.gates.samples import Scrape
 from canaryctl.runtimes.load.generate import run_load
 from canaryctl.runtimes.load.report import Outcome
+from canaryctl.runtimes.model_size import is_local
 from canaryctl.runtimes.spec import ModelSpec
 
 Say = Callable[[str], None]
@@ -216,10 +217,9 @@ def conditions(up: Up, scrape: Scrape, traffic: str, *, simulated: bool) -> dict
 def _of_a_folder(model: ModelSpec) -> str | None:
     """A declared revision that no engine can attest counts for its folder alone. None: the model
     is in none, or nothing is declared of it."""
-    folder = Path(model.id)
-    if model.revision is None or not (folder.is_absolute() or folder.is_dir()):
+    if model.revision is None or not is_local(model.id):
         return None
-    return f"{model.revision} as declared of {folder.resolve()}"
+    return f"{model.revision} as declared of {Path(model.id).resolve()}"
 
 
 def kv_tokens(scrape: Scrape) -> int | None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from canaryctl.runtimes.engines.base import Engine, runs_as
 from canaryctl.runtimes.machine import inspect_machine
+from canaryctl.runtimes.model_size import is_local
 from canaryctl.runtimes.spec import RuntimeSpec
 
 _SHAPE: Final = {
@@ -39,16 +40,12 @@ def model_words(runtime: RuntimeSpec, given: str | None) -> str:
     """``given``: what to call the model; None: its name, or the shape of one in a local folder,
     whose path says nothing to others."""
     model, speculative = runtime.model, runtime.speculative
-    name = given or (_shape(Path(model.id)) if _is_local(model.id) else model.id)
+    name = given or (_shape(Path(model.id)) if is_local(model.id) else model.id)
     guesses = speculative and f"{speculative.num_speculative_tokens} tokens by {speculative.method}"
     return (
         f"{name}, max_model_len {runtime.limits.max_model_len}"
         + (f", speculative decoding of {guesses}" if guesses else "")
     )  # fmt: skip
-
-
-def _is_local(model: str) -> bool:
-    return model.startswith(("/", "./", "../", "~")) or Path(model).is_dir()
 
 
 def _shape(folder: Path) -> str:

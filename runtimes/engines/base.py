@@ -8,10 +8,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from canaryctl.common.metrics import MetricRef, Signal
 from canaryctl.runtimes.spec import RuntimeSpec
+
+NO_SIZES: Final = "none"
+"""How a grid without a size is declared and attested."""
 
 
 class Stage(StrEnum):

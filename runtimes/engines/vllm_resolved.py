@@ -7,6 +7,7 @@ backend can do. Read in 0.20 to 0.33; names are those that an engine attests its
 
 import re
 
+from canaryctl.runtimes.engines.base import NO_SIZES
 from canaryctl.runtimes.engines.log_reader import LINE_LIMIT
 from canaryctl.runtimes.spec import GraphMode
 
@@ -25,8 +26,6 @@ _BACKEND = re.compile(
     r"[\[/](?:cuda|rocm|cpu)\.py:\d+\] Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]*)"
     r" (?:attention )?backend(?:\.?$| out of potential| \(selected)"
 )
-
-NO_SIZES = "none"
 
 
 class Resolved:

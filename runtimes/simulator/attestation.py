@@ -12,7 +12,7 @@ from canaryctl.runtimes.probe.canaryctl_probe.steps import Grid
 from canaryctl.runtimes.simulator.config import SimulatorConfig
 from canaryctl.runtimes.simulator.faults import Fault
 from canaryctl.runtimes.simulator.prefix import BLOCK_SIZE
-from canaryctl.runtimes.simulator.startup import StartedEngine
+from canaryctl.runtimes.simulator.startup import StartedEngine, listed
 
 NOT_SIMULATED = "a simulated engine has none"
 _NOT_SIMULATED = (
@@ -32,7 +32,7 @@ def attest(
     config: SimulatorConfig, engine: StartedEngine, environment: Mapping[str, str]
 ) -> Attested:
     """Of an engine that has started."""
-    requested = "default" if config.capture_sizes is None else _listed(config.capture_sizes)
+    requested = "default" if config.capture_sizes is None else listed(config.capture_sizes)
     grid = Grid(
         mode=config.graph_mode,
         sizes=engine.graphs.sizes,
@@ -50,7 +50,7 @@ def attest(
         "engine_version": config.version,
         "gpu_count": "1",
         "graph_mode": grid.mode,
-        "graph_sizes": _listed(grid.sizes) or "none",
+        "graph_sizes": listed(grid.sizes) or "none",
         "requested_mode": grid.requested_mode,
         "requested_sizes": requested,
         "model": config.model,
@@ -89,7 +89,3 @@ def attest(
         unknown=unknown,
     )
     return Attested(grid, facts)
-
-
-def _listed(sizes: tuple[int, ...]) -> str:
-    return ",".join(map(str, sizes))

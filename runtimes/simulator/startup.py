@@ -101,7 +101,7 @@ async def start(config: SimulatorConfig, faults: ActiveFaults) -> StartedEngine:
     if graphs.sizes and Fault.LATE_CAPTURE not in faults:
         stage_s["capture"] = cost.capture_s(graphs) * scale
         stage_s["capture"] *= faults.factor_of(Fault.SLOW_CAPTURE)
-        await _capture(stage_s["capture"], memory, faults, f"{mode} of {_listed(graphs.sizes)}")
+        await _capture(stage_s["capture"], memory, faults, f"{mode} of {listed(graphs.sizes)}")
     LOG.info(
         "init engine (profile, create kv cache, warmup model) took %.2f s (compilation: %.2f s)",
         time.monotonic() - began,
@@ -125,7 +125,8 @@ async def start(config: SimulatorConfig, faults: ActiveFaults) -> StartedEngine:
     return StartedEngine(memory, graphs, batcher, stage_s)
 
 
-def _listed(sizes: tuple[int, ...]) -> str:
+def listed(sizes: tuple[int, ...]) -> str:
+    """As engines list a grid."""
     return ",".join(map(str, sizes))
 
 

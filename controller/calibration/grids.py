@@ -14,7 +14,7 @@ from canaryctl.runtimes.warmup import plan_requests
 _FEW: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48)
 _BATCHES: Final = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 _DENSE: Final = 64
-_SPARSE: Final = (8, 64, 512)
+_SPARSE: Final = (8, 64)
 _FINDS_TOKENS: Final = frozenset({"ngram", "ngram_gpu", "suffix"})
 """Methods that propose as many tokens as they find, so that decodes are of no one size."""
 
@@ -36,8 +36,10 @@ class MeasuredGrid:
 def grids(runtime: RuntimeSpec) -> tuple[MeasuredGrid, ...]:
     """Eager, the default in both modes, and a small, a dense and a sparse one: enough to tell what
     having graphs costs from what each costs, from what its size adds and from what the largest one
-    takes. Nothing runs on the sparse one. Sizes are whole decodes: with speculative decoding, so
-    many tokens for each sequence. InputError where the limits leave no batch beyond a grid."""
+    takes: the sparse one has the default's largest, since kernels, and so the memory that they
+    share, are others for larger batches. Nothing runs on it. Sizes are whole decodes: with
+    speculative decoding, so many tokens for each sequence. InputError where the limits leave no
+    batch beyond a grid."""
     rules = rules_of(runtime)
     tokens = rules.decode_tokens
     most = rules.largest_decode // tokens
@@ -53,8 +55,9 @@ def grids(runtime: RuntimeSpec) -> tuple[MeasuredGrid, ...]:
     # Without graphs it is launching that takes the time, whatever the batch: every other will do.
     apart = tuple(sorted({*batches[::2], batches[-1]}))
     dense = range(1, min(most, _DENSE) + 1)
-    rounded = {-(-size // tokens) * tokens for size in _SPARSE}
-    sparse = tuple(sorted(size for size in rounded if size <= rules.max_num_batched_tokens))
+    largest = rules_of(runtime, both.value).default()[-1:]
+    rounded = {*(-(-size // tokens) * tokens for size in _SPARSE), *largest}
+    sparse = tuple(sorted(size for size in rounded if size <= max(largest, default=0)))
 
     def asked(mode: GraphMode, sequences: tuple[int, ...] | range) -> GraphSpec:
         return GraphSpec(mode=mode, capture_sizes=tuple(tokens * size for size in sequences))

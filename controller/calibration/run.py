@@ -94,7 +94,8 @@ class CalibrationRun:
                 machine=eager.machine,
                 engine=eager.engine,
                 model=model,
-                method=f"per batch the median step as the engine counted it, in {ROUNDS} rounds; "
+                method=f"per batch the median step as the engine counted it, mean of {ROUNDS} "
+                "rounds; "
                 f"graphs by the median of {self._starts} starts; prefill from the difference of "
                 "two prompt lengths, graphs off",
                 assumed="",
@@ -155,9 +156,9 @@ class CalibrationRun:
         rounds = [[visits.timed_ms(batch) for batch in grid.batches] for _ in range(ROUNDS)]
         steps = []
         for batch, found in zip(grid.batches, zip(*rounds, strict=True), strict=True):
-            steps.append((visits.tokens(batch), statistics.median(found)))
-            spread = f"{min(found):.2f}–{max(found):.2f}"
-            self._say(f"{grid.name}: {batch} sequences, {steps[-1][1]:.2f} ms a step ({spread})")
+            steps += [(visits.tokens(batch), ms) for ms in found]
+            said = f"{statistics.median(found):.2f} ms a step ({min(found):.2f}–{max(found):.2f})"
+            self._say(f"{grid.name}: {batch} sequences, {said}")
         return steps
 
     def _without_graphs(self, up: Up) -> dict[str, Any]:

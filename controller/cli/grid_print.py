@@ -116,9 +116,10 @@ def figures_by(calibration: "Calibration") -> str:
 
 
 def noise(calibration: "Calibration") -> str:
-    if not calibration.noise_ms:
+    said = ", ".join(f"{mode} {ms:.2g} ms" for mode, ms in calibration.noise_ms.items() if ms)
+    if not said:
         return "how far another engine's steps are off is not stated"
-    return f"another engine's steps are off by {calibration.noise_ms:.2g} ms (standard deviation)"
+    return f"another engine's steps are off by {said} (one standard deviation)"
 
 
 def calibration_document(calibration: "Calibration") -> dict[str, Any]:

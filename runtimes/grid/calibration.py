@@ -4,13 +4,13 @@ A JSON document::
 
     {"format": "canaryctl/grid-calibration/v1",
      "machine": "…", "engine": "…", "model": "…", "method": "…", "assumed": "…",
-     "noise_ms": 0.7,
+     "noise_ms": {"FULL": 0.4, "PIECEWISE": 1.9, "NONE": 4.5, "EAGER": 4.0},
      "step_ms": {"FULL": {"1": 1.5, …}, "PIECEWISE": {…}, "NONE": {…}, "EAGER": {…}},
      "prefill_us_per_token": 3.0,
      "graphs": {"FULL": {"fixed_mib": …, "per_graph_mib": …, "per_token_mib": …,
                          "fixed_s": …, "per_graph_s": …, "per_token_s": …},
                 "PIECEWISE": {…}},
-     "pool": {"fixed_mib": …, "per_largest_token_mib": …},
+     "pool": {"fixed_mib": …, "per_largest_token_mib": …, "fixed_s": …},
      "graphs_error": 0.01,
      "kv_bytes_per_token": 114688, "kv_cache_tokens": 506256}
 
@@ -19,8 +19,11 @@ graph, which is what a step beyond the grid runs, and ``EAGER`` neither compiled
 A mode costs ``fixed`` once it has a graph, and each of its graphs ``per_graph`` and
 ``per_token`` of its size. Graphs of all modes share one memory ``pool``: it costs ``fixed_mib``
 once there is any, and ``per_largest_token_mib`` of the largest size, whose intermediate results
-smaller graphs use again. A file without it has neither.
-``graphs_error``: how far the fit was from the runs it was made of.
+smaller graphs use again; ``fixed_s`` is the time that capturing takes beside the graphs. A file
+without it has none of them.
+``graphs_error``: how far the fit was from the runs it was made of. ``noise_ms``: by mode, what a
+stretch of steps of one engine is off from what steps of its kind take, one standard deviation; a
+mode that nothing tells it of is missing, and a single number is of FULL graphs alone.
 """
 
 import json
@@ -53,10 +56,11 @@ class GraphCost:
 
 @dataclass(frozen=True, slots=True)
 class PoolCost:
-    """Of the memory that graphs share: MiB."""
+    """Of what graphs share: MiB of their memory, and seconds before and after their captures."""
 
     fixed_mib: float = 0.0
     per_largest_token_mib: float = 0.0
+    fixed_s: float = 0.0
 
 
 NO_POOL: Final = PoolCost()
@@ -64,14 +68,15 @@ NO_POOL: Final = PoolCost()
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """``step_ms``: mode → size → milliseconds. ``kv_cache_tokens``: without any graph."""
+    """``step_ms``: mode → size → milliseconds. ``noise_ms``: mode → one standard deviation.
+    ``kv_cache_tokens``: without any graph."""
 
     machine: str
     engine: str
     model: str
     method: str
     assumed: str
-    noise_ms: float
+    noise_ms: Mapping[str, float]
     step_ms: Mapping[str, Mapping[int, float]]
     prefill_us_per_token: float
     graphs: Mapping[str, GraphCost]
@@ -132,7 +137,7 @@ def parse_calibration(text: str, name: str) -> Calibration:
     reader.same_names("graphs", graphs, set(GRAPH_KINDS))
     return Calibration(
         **{field: found[field] for field in _TEXTS},
-        noise_ms=reader.number(found["noise_ms"], "noise_ms"),
+        noise_ms=reader.noise(found["noise_ms"]),
         step_ms={mode: reader.points(steps[mode], f"step_ms.{mode}") for mode in STEP_MODES},
         prefill_us_per_token=reader.number(found["prefill_us_per_token"], "prefill_us_per_token"),
         graphs={kind: reader.cost(graphs[kind], f"graphs.{kind}") for kind in GRAPH_KINDS},
@@ -183,8 +188,15 @@ class _Reader:
     def cost(self, value: Any, where: str) -> GraphCost:
         return GraphCost(**self.numbers(value, where, GraphCost.__dataclass_fields__))
 
+    def noise(self, value: Any) -> dict[str, float]:
+        if not isinstance(value, dict):
+            return {"FULL": self.number(value, "noise_ms")}
+        self.same_names("noise_ms", {**dict.fromkeys(STEP_MODES), **value}, set(STEP_MODES))
+        return {mode: self.number(ms, f"noise_ms.{mode}") for mode, ms in value.items()}
+
     def pool(self, value: Any) -> PoolCost:
-        return PoolCost(**self.numbers(value, "pool", PoolCost.__dataclass_fields__))
+        found = {"fixed_s": 0.0, **self.mapping(value, "pool")}  # files of before have none
+        return PoolCost(**self.numbers(found, "pool", PoolCost.__dataclass_fields__))
 
     def numbers(self, value: Any, where: str, names: Iterable[str]) -> dict[str, float]:
         found = self.mapping(value, where)

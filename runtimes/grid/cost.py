@@ -58,7 +58,8 @@ class CostModel:
         return (pool.fixed_mib + pool.per_largest_token_mib * largest) * MIB if largest else 0.0
 
     def capture_s(self, graphs: GraphSet) -> float:
-        return sum(
+        shared_s = self.calibration.pool.fixed_s if graphs.full or graphs.piecewise else 0.0
+        return shared_s + sum(
             cost.fixed_s + sum(self.one_capture_s(kind, size) for size in sizes)
             for kind, sizes, cost in self._kinds(graphs)
         )

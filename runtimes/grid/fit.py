@@ -1,10 +1,10 @@
 """From measured runs to a calibration: what a graph costs, by least squares.
 
 A run is one engine with one grid: the graphs that it captured, the memory and the time they
-took. Memory is of the pool that all graphs share (once, and by the largest size), of each graph,
-and of each token of their sizes; time is of each mode, of each graph, and of each token. Relative
-errors are squared, so that small grids count as much as large ones, and no cost may be negative:
-every set of costs that may be zero is tried, the smaller sets first.
+took. Both are of each graph and of each token of their sizes, and of what all graphs share: memory
+of their pool, once and by the largest size, and time once, before the first and after the last.
+Relative errors are squared, so that small grids count as much as large ones, and no cost may be
+negative: every set of costs that may be zero is tried, the smaller sets first.
 """
 
 from collections.abc import Sequence
@@ -56,9 +56,10 @@ def fit_graph_cost(runs: Sequence[CaptureRun]) -> GraphFit:
         [_time_row(run) for run in usable], [run.capture_s for run in usable]
     )
     pool_mib, per_largest_mib, per_graph_mib, per_token_mib = memory
+    once_s, per_graph_s, per_token_s = seconds
     return GraphFit(
-        GraphCost(0.0, per_graph_mib, per_token_mib, *seconds),
-        PoolCost(pool_mib, per_largest_mib),
+        GraphCost(0.0, per_graph_mib, per_token_mib, 0.0, per_graph_s, per_token_s),
+        PoolCost(pool_mib, per_largest_mib, once_s),
         max(memory_error, seconds_error),
     )
 
@@ -81,8 +82,7 @@ def _memory_row(run: CaptureRun) -> tuple[float, ...]:
 
 def _time_row(run: CaptureRun) -> tuple[float, ...]:
     graphs = (*run.full, *run.piecewise)
-    modes = bool(run.full) + bool(run.piecewise)
-    return (float(modes), float(len(graphs)), float(sum(graphs)))
+    return (1.0, float(len(graphs)), float(sum(graphs)))
 
 
 def _non_negative(rows: Sequence[Sequence[float]], values: Sequence[float]) -> tuple[float, ...]:

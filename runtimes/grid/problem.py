@@ -98,7 +98,10 @@ class Problem:
         graphs = cost.calibration.graphs
         self.first_bytes = [sum(graphs[k].fixed_mib * MIB for k in of) for of in kinds]
         self.pool_bytes = [cost.pool_bytes(size) for size in self.sizes]
-        self.first_capture_s = [sum(graphs[k].fixed_s for k in of) for of in kinds]
+        shared_s = cost.calibration.pool.fixed_s
+        self.first_capture_s = [
+            sum((graphs[k].fixed_s for k in of), shared_s if of else 0.0) for of in kinds
+        ]
 
     def __len__(self) -> int:
         return len(self.sizes)

@@ -22,7 +22,7 @@ from canaryctl.runtimes.simulator.graphs import GraphSet, StepMode
 class MeasuredRun:
     """``sizes``: the resolved grid; empty: it captured nothing, and its steps are those beyond a
     grid. ``largest_decode``: the most tokens of a step of decodes alone. ``step_ms``: (tokens,
-    milliseconds) of such steps; a size may be there several times. ``uncaptured``: sizes that are
+    milliseconds) of such steps, once for each stretch that was measured. ``uncaptured``: sizes that are
     known to have run without a graph though the grid has one for them. Memory and time are None
     where nothing was captured."""
 
@@ -139,17 +139,25 @@ def _captured(run: MeasuredRun) -> CaptureRun:
     return CaptureRun(run.name, run.graphs.full, run.graphs.piecewise, run.graph_mib, run.capture_s)
 
 
-def _noise_ms(found: Sequence[Points]) -> float:
-    """The standard deviation of one engine's step about the mean of all that ran the same, before
-    they are levelled: another engine is as far off."""
-    repeated = [values for values in _gathered(found).values() if len(values) > 1]
+def _noise_ms(found: Sequence[Points]) -> dict[str, float]:
+    """By mode the standard deviation of one measured stretch about the mean of all that ran the
+    same, on whichever engine, before they are levelled: another engine is as far off."""
+    repeated: dict[str, list[Sequence[float]]] = {}
+    for (mode, _), values in _gathered(found).items():
+        if len(values) > 1:
+            repeated.setdefault(mode, []).append(values)
     if not repeated:
         raise InputError(
             "no batch ran in the same mode and size twice: nothing tells the noise; "
             "expected runs whose grids share sizes"
         )
-    squares = sum((ms - fmean(values)) ** 2 for values in repeated for ms in values)
-    return round(sqrt(squares / sum(len(values) - 1 for values in repeated)), 4)
+    return {mode: _deviation(repeated[mode]) for mode in STEP_MODES if mode in repeated}
+
+
+def _deviation(groups: Sequence[Sequence[float]]) -> float:
+    """About the mean of each group."""
+    squares = sum((ms - fmean(values)) ** 2 for values in groups for ms in values)
+    return round(sqrt(squares / sum(len(values) - 1 for values in groups)), 4)
 
 
 def _means(points: Points) -> dict[str, dict[int, float]]:

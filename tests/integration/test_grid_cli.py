@@ -81,7 +81,7 @@ def test_the_table_says_what_each_size_is_worth(cli: Cli, counts: Path) -> None:
     assert "first  dropping 5 saves" in done.out
     by = packaged()
     assert f"figures by the calibration of {by.whose}; another engine's steps" in done.out
-    assert f"are off by {by.noise_ms:.2g} ms" in done.out
+    assert f"are off by FULL {by.noise_ms['FULL']:.2g} ms" in done.out
     assert "note: the artifact runs" not in done.out
 
 

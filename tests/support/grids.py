@@ -30,7 +30,7 @@ def calibration(
         model="a model",
         method="made up",
         assumed="all of it",
-        noise_ms=0.1,
+        noise_ms={"FULL": 0.1},
         step_ms=step_ms
         or {
             "FULL": {1: 1.5, 256: 5.0},
@@ -105,7 +105,12 @@ def cost_models() -> st.SearchStrategy[CostModel]:
             "EAGER": st.just({1: 20.0}),
         }
     )
-    pools = st.builds(PoolCost, st.sampled_from([0.0, 30.0]), st.sampled_from([0.0, 0.1, 2.0]))
+    pools = st.builds(
+        PoolCost,
+        st.sampled_from([0.0, 30.0]),
+        st.sampled_from([0.0, 0.1, 2.0]),
+        st.sampled_from([0.0, 0.7]),
+    )
     return st.builds(
         lambda *parts, pool: CostModel(calibration(*parts, pool=pool)),
         steps,

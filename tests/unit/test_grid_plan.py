@@ -312,7 +312,7 @@ def test_distance_is_kolmogorovs() -> None:
     ("change", "said"),
     [
         ('"format": "canaryctl/grid-calibration/v1"', "format is None"),
-        ('"noise_ms": 0.1', "lacks noise_ms"),
+        ('"graphs_error": 0.0', "lacks graphs_error"),
         ('"kv_cache_tokens": 100000', "lacks kv_cache_tokens"),
     ],
 )

@@ -1,37 +1,72 @@
 """What a calibration foretells, beside what an engine was measured to take."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
 
-from benchmarks._h200_buckets import table
+from benchmarks._h200_buckets import ranged, table
+from canaryctl.controller.baseline.figures import DecodeSteps
 from canaryctl.runtimes.grid.calibration import Calibration
 from canaryctl.runtimes.grid.cost import MIB, CostModel
 from canaryctl.runtimes.simulator.graphs import GraphSet, StepMode
 
+Record = Mapping[str, Any]
+"""Of a baseline run, as `baseline run --json` prints it."""
 
-def start_table(cost: CostModel, record: Mapping[str, Any], max_num_seqs: int) -> str:
-    """``record``: of `baseline show --json`, whose engines were started one after the other. Graph
-    memory and capture time of what each captured."""
+
+def start_table(cost: CostModel, alone: Sequence[Record], max_num_seqs: int) -> str:
+    """Graph memory and capture time of each grid: ``alone``, runs whose engines were started one at
+    a time, several of each grid."""
+    stages: dict[str, list[Mapping[str, Any]]] = {}
+    for record in alone:
+        for stage in record["stages"]:
+            stages.setdefault(stage["name"], []).append(stage)
     rows = []
-    for stage in record["stages"]:
-        found = stage["start"]
-        graphs = GraphSet.of(stage["mode"], tuple(found["captured_sizes"] or ()), max_num_seqs)
+    for name, found in stages.items():
+        starts = [stage["start"] for stage in found]
+        sizes = tuple(starts[0]["captured_sizes"] or ())
+        graphs = GraphSet.of(found[0]["mode"], sizes, max_num_seqs)
         if graphs.full or graphs.piecewise:
-            measured = found["memory_bytes"].get("graphs"), found["stage_s"].get("capture")
-            rows.append((stage["name"], *foretold_start(cost, graphs, *measured)))
-    return table(("grid", "graphs", "graph memory, MiB", "capture, s"), rows)
+            graph_bytes = [start["memory_bytes"].get("graphs") for start in starts]
+            capture_s = [start["stage_s"].get("capture") for start in starts]
+            cells = foretold_start(cost, graphs, graph_bytes, capture_s)
+            rows.append((name, str(len(starts)), *cells))
+    return table(("grid", "starts", "graphs", "graph memory, MiB", "capture, s"), rows)
 
 
 def foretold_start(
-    cost: CostModel, graphs: GraphSet, graph_bytes: float | None, capture_s: float | None
+    cost: CostModel,
+    graphs: GraphSet,
+    graph_bytes: Sequence[float | None],
+    capture_s: Sequence[float | None],
 ) -> tuple[str, str, str]:
-    """How many graphs, their memory and their capture: foretold / measured."""
-    measured_mib = None if graph_bytes is None else graph_bytes / MIB
+    """How many graphs, their memory and their capture: foretold / measured, each start's."""
     return (
         str(len(graphs.full) + len(graphs.piecewise)),
-        both(cost.graph_bytes(graphs) / MIB, measured_mib, 1),
-        both(cost.capture_s(graphs), capture_s, 2),
+        both(cost.graph_bytes(graphs) / MIB, _scaled(graph_bytes, 1 / MIB), 1),
+        both(cost.capture_s(graphs), _scaled(capture_s, 1), 2),
     )
+
+
+def _scaled(values: Sequence[float | None], by: float) -> list[float]:
+    """None of them where one is not known."""
+    known = [value * by for value in values if value is not None]
+    return known if len(known) == len(values) else []
+
+
+def step_table(cost: CostModel, record: Record) -> str:
+    """The mean step of decodes in each repeat of each stage, and what it was foretold to be."""
+    rows = []
+    for stage in record["stages"]:
+        repeats = [[DecodeSteps(**one) for one in run["decode_steps"]] for run in stage["runs"]]
+        compiled = stage["mode"] != "NONE"
+        known = [mean_step_s(cost, steps, compiled=compiled) for steps in repeats]
+        means = [mean for mean in known if mean is not None]
+        if means:
+            foretold_s = median(mean.foretold_s for mean in means)
+            together = means[0]._replace(foretold_s=foretold_s)
+            rows.append((stage["name"], *together.as_cells([m.measured_s for m in means])))
+    return table(("grid", "mean step of decodes, ms", "noise, ms"), rows)
 
 
 SHOWN_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -53,28 +88,56 @@ def _measured_ms(of: Calibration, mode: str, size: int) -> str:
     return "–" if found is None else f"{found:.2f}"
 
 
+class MeanStep(NamedTuple):
+    """Seconds. ``noise_s``: what the calibration states for such a mix of modes, one standard
+    deviation; None where it does not of one of them."""
+
+    foretold_s: float
+    measured_s: float
+    noise_s: float | None
+
+    def as_cells(self, measured_s: Sequence[float] = ()) -> tuple[str, str]:
+        """Foretold / measured, and the noise. ``measured_s``: of repeats, in place of its own."""
+        measured_ms = [1000 * seconds for seconds in measured_s or (self.measured_s,)]
+        noise = "not stated" if self.noise_s is None else f"{self.noise_s * 1000:.2f}"
+        return both(self.foretold_s * 1000, measured_ms, 2), noise
+
+
 def mean_step_s(
-    cost: CostModel, buckets: Sequence[Mapping[str, Any]]
-) -> tuple[float, float] | None:
-    """The mean step of decodes alone, foretold and measured: each bucket by as many steps as there
-    were, those without a graph among them. None where none was timed."""
-    timed = [row for row in buckets if row["mean_s"] and row["pure"]]
-    weight = sum(row["pure"] for row in timed)
-    if not weight:
+    cost: CostModel, steps: Iterable[DecodeSteps], *, compiled: bool = True
+) -> MeanStep | None:
+    """Of decodes alone: each size by as many steps as there were, those without a graph among them.
+    None where none was timed. ``compiled``: whether those without a graph run compiled code."""
+    timed = [(one, one.mean_s) for one in steps if one.mean_s is not None]
+    count = sum(one.steps for one, _ in timed)
+    if not count:
         return None
-    foretold = sum(row["pure"] * _foretold_s(cost, row) for row in timed)
-    return foretold / weight, sum(row["pure"] * row["mean_s"] for row in timed) / weight
+
+    def mean(values: Iterable[float]) -> float:
+        return sum(one.steps * value for (one, _), value in zip(timed, values, strict=True)) / count
+
+    without = "NONE" if compiled else "EAGER"
+    kinds = [without if one.mode == StepMode.NONE.value else one.mode for one, _ in timed]
+    noise_ms = cost.calibration.noise_ms
+    return MeanStep(
+        mean(_foretold_s(cost, one, compiled) for one, _ in timed),
+        mean(mean_s for _, mean_s in timed),
+        mean(noise_ms[kind] / 1000 for kind in kinds) if noise_ms.keys() >= {*kinds} else None,
+    )
 
 
-def _foretold_s(cost: CostModel, row: Mapping[str, Any]) -> float:
-    mode = StepMode(row["mode"])
+def _foretold_s(cost: CostModel, one: DecodeSteps, compiled: bool) -> float:
+    mode = StepMode(one.mode)
     if mode is not StepMode.NONE:
-        return cost.graph_s(mode, row["bucket"], pure_decode=True)
-    return cost.no_graph_s(round(row["pure_tokens"] / row["pure"]), pure_decode=True)
+        return cost.graph_s(mode, one.bucket, pure_decode=True)
+    return cost.no_graph_s(round(one.tokens / one.steps), pure_decode=True, compiled=compiled)
 
 
-def both(foretold: float, measured: float | None, digits: int) -> str:
-    if measured is None:
+def both(foretold: float, measured: Sequence[float], digits: int) -> str:
+    """Foretold / measured, median and (least–most) where there are several, and how far apart."""
+    if not measured:
         return "not said"
-    apart = f" ({foretold / measured - 1:+.0%})" if measured else ""
-    return f"{foretold:.{digits}f} / {measured:.{digits}f}{apart}"
+    middle = median(measured)
+    apart = f" ({foretold / middle - 1:+.0%})" if middle else ""
+    shown = ranged(measured, 1, digits) if len(measured) > 1 else f"{middle:.{digits}f}"
+    return f"{foretold:.{digits}f} / {shown}{apart}"

@@ -12,7 +12,9 @@ another), written into the artifact and kept with it. Nothing else may use the G
 
 It takes some twenty minutes. What is done is kept in ``--work``: cut off, the same command goes on
 there, in the midst of the calibration too; without that folder it begins anew. ``--out`` has at any
-time what is done, and the page as soon as there is a baseline run to show.
+time what is done, and the page as soon as there is a baseline run to show. Before that run the
+default and the planned grid are started ``--starts`` times each, one engine at a time: how long a
+capture takes differs from start to start, and while other engines work.
 """
 
 import argparse
@@ -30,7 +32,7 @@ from pathlib import Path
 import yaml
 
 from benchmarks import _h200_artifacts as artifacts
-from benchmarks._h200_forecast import calibrations_table, start_table
+from benchmarks._h200_forecast import calibrations_table, start_table, step_table
 from canaryctl.controller.cli.grid_print import noise
 from canaryctl.runtimes.grid.calibration import Calibration, load_calibration
 from canaryctl.runtimes.grid.cost import CostModel
@@ -45,6 +47,7 @@ LOAD = {
 LOAD_S = 12
 SLO = {"ttft_p99": "200ms", "tpot_p99": "10ms"}  # what a reader of a chat hardly notices
 MODEL = "shape of Qwen3-0.6B, random weights"
+ALONE = "alone-"
 SHAPES = Path(__file__).with_name("h200_shapes.csv")
 HEAD = """# Eager, the default grid and a planned one
 
@@ -59,7 +62,11 @@ REHEARSAL = "# A rehearsal with simulated engines: its figures are of no GPU"
 FORECAST = """## What the planner foretold
 
 By the calibration of {0}; {1}. Memory and capture time of its own grids were fitted within {2:.0%}.
-Foretold / measured, from the log of each engine's start:"""
+Foretold / measured, from the log of engines that were started one at a time: the median and
+(least–most), the first start of a grid among them, which compiles."""
+STEPS = """The mean step of decodes in the run above, as foretold for the steps that there were and
+as the engines timed them; noise: one standard deviation, as the calibration states it for their
+modes."""
 TORCH = """## Engine and plain torch
 
 `canaryctl grid calibrate` with the engine, and `--torch` with layers of the same shape ({0}).
@@ -95,6 +102,11 @@ def main() -> int:
     planned = ["grid", "plan", "--counts", given.counts.absolute(), "--artifact", file]
     planned += ["--calibration", calibration]
     steps.run("plan.txt", [*planned, "--write", file])
+    for number in range(1, given.starts + 1):
+        for stage in ("default", "own"):
+            alone = ["baseline", "run", file, "--load", load, "--for", "1s", "--repeats", 1]
+            alone += ["--stage", stage, "--json"]
+            steps.once(f"{ALONE}{number}-{stage}", alone, inputs=[file, load])
     measured = ["baseline", "run", file, "--load", load, "--for", f"{LOAD_S}s"]
     measured += ["--repeats", given.repeats]
     steps.once("baseline", measured, inputs=[file, load])
@@ -165,11 +177,15 @@ def _machine() -> list[tuple[str, str | None]]:
 def page(made: Path, engine: Calibration, head: str) -> str:
     """Of what lies in ``made``; ``engine``: the calibration that it was planned with."""
     record = json.loads((made / "baseline.json").read_text())
+    alone = [json.loads(path.read_text()) for path in sorted(made.glob(f"{ALONE}*.txt"))]
+    cost = CostModel(engine)
     parts = [
         head,
         f"```\n{(made / 'baseline.txt').read_text().strip()}\n```",
         FORECAST.format(engine.whose, noise(engine), engine.graphs_error),
-        start_table(CostModel(engine), record, artifacts.MAX_NUM_SEQS),
+        start_table(cost, alone, artifacts.MAX_NUM_SEQS),
+        STEPS,
+        step_table(cost, record),
     ]
     torch = made / "torch.json"
     if torch.exists():

@@ -12,13 +12,14 @@ from typing import Any, Final
 from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.controller.baseline.slo import Goodput, Slo, goodput
 from canaryctl.gates.deltas import Skipped, delta
-from canaryctl.gates.samples import Histogram, Labels, Scrape, Series, Value
+from canaryctl.gates.samples import Histogram, HistogramSet, Labels, Scrape, Series, Value
 from canaryctl.runtimes.load.report import LoadReport, Outcome
 
 SIGNALS: Final = (
     Signal.STEPS,
     Signal.TOKENS_ACTUAL,
     Signal.TOKENS_PADDED,
+    Signal.STEP_TIME,
     Signal.ITL,
     Signal.MEMORY,
     Signal.STARTUP,
@@ -61,6 +62,18 @@ class Graphs:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeSteps:
+    """Steps of decodes alone of one mode and captured size: how many, the tokens that they were
+    asked for, and the seconds that one took in the mean (None: not timed)."""
+
+    mode: str
+    bucket: int
+    steps: float
+    tokens: float
+    mean_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One stage under the load, once. ``unknown``: what the engine did not say, and why.
 
@@ -79,6 +92,14 @@ class Run:
     unknown: tuple[str, ...] = ()
     goodput: Goodput | None = None
     begun_at: float | None = None
+    decode_steps: tuple[DecodeSteps, ...] = ()
+
+    @property
+    def decode_step_s(self) -> float | None:
+        """The mean over all that were timed; None where none was."""
+        timed = [(one.steps, one.mean_s) for one in self.decode_steps if one.mean_s is not None]
+        count = sum(steps for steps, _ in timed)
+        return sum(steps * mean_s for steps, mean_s in timed) / count if count else None
 
     @property
     def tokens_per_s(self) -> float:
@@ -122,6 +143,7 @@ def measured(
         unknown=tuple(unknown),
         goodput=None if isinstance(within, str) else within,
         begun_at=before.at,
+        decode_steps=decode_steps_of(values),
     )
 
 
@@ -155,6 +177,33 @@ def graphs_of(values: Mapping[AnySignal, Value]) -> Graphs | str:
         padding=_padding(values),
         untold=sum_of(pure="unknown"),
     )
+
+
+def decode_steps_of(values: Mapping[AnySignal, Value]) -> tuple[DecodeSteps, ...]:
+    """By mode and size; none where the engine does not count its steps or their tokens."""
+    counted, asked = values.get(Signal.STEPS), values.get(Signal.TOKENS_ACTUAL)
+    if not isinstance(counted, Series) or not isinstance(asked, Series):
+        return ()
+    found: dict[tuple[str, int], list[float]] = {}
+    for labels, count in counted.values.items():
+        said = dict(labels)
+        if said["pure_decode"] == "true" and count:
+            one = found.setdefault((said["mode"], int(said["bucket"])), [0.0, 0.0])
+            one[0] += count
+            one[1] += asked.values[labels]
+    means = _mean_step_s(values.get(Signal.STEP_TIME))
+    return tuple(DecodeSteps(*at, *found[at], means.get(at)) for at in sorted(found))
+
+
+def _mean_step_s(value: Value | None) -> dict[tuple[str, int], float]:
+    if not isinstance(value, HistogramSet):
+        return {}
+    said = ((dict(labels), histogram) for labels, histogram in value.histograms.items())
+    return {
+        (labels["mode"], int(labels["bucket"])): histogram.sum / histogram.count
+        for labels, histogram in said
+        if histogram.count
+    }
 
 
 def _padding(values: Mapping[AnySignal, Value]) -> float | None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from canaryctl.common.errors import InputError
 from canaryctl.controller.artifact.wholefile import digest_name, read_document, replace_file
-from canaryctl.controller.baseline.figures import Graphs, Latency, Run
+from canaryctl.controller.baseline.figures import DecodeSteps, Graphs, Latency, Run
 from canaryctl.controller.baseline.slo import Goodput, Slo
 
 FORMAT: Final = "canaryctl/baseline/v1"
@@ -184,9 +184,15 @@ def _run(found: Mapping[str, Any]) -> Run:
     latency = {name: one and Latency(**one) for name, one in found["latency"].items()}
     graphs = found["graphs"] and Graphs(**found["graphs"])
     goodput = found.get("goodput") and Goodput(**found["goodput"])
-    unknown = tuple(found["unknown"])
     return Run(
-        **{**found, "latency": latency, "graphs": graphs, "unknown": unknown, "goodput": goodput}
+        **{
+            **found,
+            "latency": latency,
+            "graphs": graphs,
+            "unknown": tuple(found["unknown"]),
+            "goodput": goodput,
+            "decode_steps": tuple(DecodeSteps(**one) for one in found.get("decode_steps", ())),
+        }
     )
 
 

@@ -16,7 +16,8 @@ GRAPH_SHARES: Final = ("coverage", "hit", "full", "fallback", "beyond", "padding
 class Summary:
     """Over the repeats of a stage; None: one of them does not know it.
 
-    ``latency``: "ttft p99" and the like, seconds. ``graphs``: shares by name. Per GiB: of what
+    ``latency``: "ttft p99" and the like, seconds. ``graphs``: shares by name. ``decode_step_s``:
+    the mean step of decodes alone, as the engine timed it. Per GiB: of what
     was in use of the GPUs after capture; where the engine says no more, or others used its GPU too,
     of weights, graphs and KV cache, which are told of one worker.
 
@@ -27,6 +28,7 @@ class Summary:
 
     latency: Mapping[str, Spread | None]
     graphs: Mapping[str, Spread | None]
+    decode_step_s: Spread | None
     tokens_per_s: Spread | None
     failed: int
     saturated: bool
@@ -54,6 +56,7 @@ def summary_of(stage: StageRecord) -> Summary:
             for at in QUANTILES
         },
         graphs={name: spread(_graph(run, name) for run in stage.runs) for name in GRAPH_SHARES},
+        decode_step_s=spread(run.decode_step_s for run in stage.runs),
         tokens_per_s=rate,
         failed=sum(run.failed for run in stage.runs),
         saturated=any(run.saturated for run in stage.runs),

@@ -20,8 +20,8 @@ FORMAT: Final = "canaryctl/grid-calibration-partial/v1"
 class MeasuredStart:
     """One start. ``machine``, ``engine``: on what and with what, in words. ``sizes``: the grid that
     the engine attests. ``step_ms``: (tokens of a step, milliseconds), once for each round; none
-    where only the capture was wanted. ``graph_mib``, ``capture_s``: None without graphs. The last three are measured of
-    the engine without graphs alone."""
+    where only the capture was wanted. ``graph_mib``, ``capture_s``: None without graphs. The last
+    three are measured of the engine without graphs alone."""
 
     name: str
     machine: str

@@ -94,8 +94,7 @@ class CalibrationRun:
                 machine=eager.machine,
                 engine=eager.engine,
                 model=model,
-                method=f"per batch the median step as the engine counted it, mean of {ROUNDS} "
-                "rounds; "
+                method=f"per batch the mean step as the engine timed it, in {ROUNDS} rounds; "
                 f"graphs by the median of {self._starts} starts; prefill from the difference of "
                 "two prompt lengths, graphs off",
                 assumed="",
@@ -157,7 +156,7 @@ class CalibrationRun:
         steps = []
         for batch, found in zip(grid.batches, zip(*rounds, strict=True), strict=True):
             steps += [(visits.tokens(batch), ms) for ms in found]
-            said = f"{statistics.median(found):.2f} ms a step ({min(found):.2f}–{max(found):.2f})"
+            said = f"{statistics.fmean(found):.2f} ms a step ({min(found):.2f}–{max(found):.2f})"
             self._say(f"{grid.name}: {batch} sequences, {said}")
         return steps
 

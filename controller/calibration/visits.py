@@ -9,7 +9,7 @@ from typing import Final
 from canaryctl.common.errors import PermanentError
 from canaryctl.common.metrics import Signal
 from canaryctl.gates.deltas import Skipped, delta
-from canaryctl.gates.samples import Delta, Histogram, HistogramSet, Scrape
+from canaryctl.gates.samples import Delta, HistogramSet, Scrape
 from canaryctl.runtimes.generation import PATH, completion_body
 from canaryctl.runtimes.grid.rules import EngineRules
 from canaryctl.runtimes.httpclient import client
@@ -43,19 +43,19 @@ class Visits:
             raise PermanentError(f"{batch} sequences: {progress.reason or 'not done in time'}")
 
     def timed_ms(self, batch: int) -> float:
-        """The median step of so many sequences. PermanentError where none ran as it should."""
+        """The mean step of so many sequences. PermanentError where none ran as it should."""
         before = self.read()
         self.run(batch)
         expected = self.graphs.dispatch(self.tokens(batch), pure_decode=True)
         found = delta(before, self.read())
-        return _median_ms(found, expected.mode.value, expected.bucket, batch)
+        return _mean_ms(found, expected.mode.value, expected.bucket, batch)
 
     def tokens(self, batch: int) -> int:
         """Of a step of so many sequences."""
         return batch * self.rules.decode_tokens
 
 
-def _median_ms(found: Delta | Skipped, mode: str, bucket: int, batch: int) -> float:
+def _mean_ms(found: Delta | Skipped, mode: str, bucket: int, batch: int) -> float:
     """By the histogram of the graph that such a batch is to replay."""
     value = found.values.get(Signal.STEP_TIME) if isinstance(found, Delta) else None
     if not isinstance(value, HistogramSet):
@@ -63,21 +63,11 @@ def _median_ms(found: Delta | Skipped, mode: str, bucket: int, batch: int) -> fl
     wanted = {"mode": mode, "bucket": str(bucket)}
     for labels, histogram in value.histograms.items():
         if wanted.items() <= dict(labels).items() and histogram.count:
-            return _middle(histogram) * 1000
+            return histogram.sum / histogram.count * 1000
     seen = sorted(f"{dict(labels)}" for labels, h in value.histograms.items() if h.count)
     raise PermanentError(
         f"{batch} sequences were to run {mode} at {bucket}, but no step did; seen: {seen}"
     )
-
-
-def _middle(histogram: Histogram) -> float:
-    """The middle of the bucket that holds the median; edges are 5 % apart."""
-    half, low = histogram.count / 2, 0.0
-    for edge, count in histogram.buckets:
-        if count >= half:
-            return low if edge == float("inf") else (low + edge) / 2
-        low = edge
-    raise AssertionError("a histogram ends with +Inf")
 
 
 def prefill_us(url: str, model: str, limits: LimitsSpec) -> float:

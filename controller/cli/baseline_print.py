@@ -113,6 +113,7 @@ def _print_stages(stages: list[tuple[str, StageRecord, Slo | None]]) -> None:
 
     for name in GRAPH_SHARES:
         table.add(name, *(_spread(s.graphs[name], 100, "%", 1) for _, s in found))
+    table.add("decode step mean", *(_spread(s.decode_step_s, 1000, " ms", 2) for _, s in found))
     table.add("graph memory", *(_graph_memory(stage) for stage, _ in found))
     table.add("memory before capture", *(_memory(s, "gpu_used_before_capture") for s, _ in found))
     table.add("memory after capture", *(_memory(s, "gpu_used_after_capture") for s, _ in found))

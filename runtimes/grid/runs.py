@@ -22,8 +22,8 @@ from canaryctl.runtimes.simulator.graphs import GraphSet, StepMode
 class MeasuredRun:
     """``sizes``: the resolved grid; empty: it captured nothing, and its steps are those beyond a
     grid. ``largest_decode``: the most tokens of a step of decodes alone. ``step_ms``: (tokens,
-    milliseconds) of such steps, once for each stretch that was measured. ``uncaptured``: sizes that are
-    known to have run without a graph though the grid has one for them. Memory and time are None
+    milliseconds) of such steps, once for each stretch that was measured. ``uncaptured``: sizes that
+    are known to have run without a graph though the grid has one for them. Memory and time are None
     where nothing was captured."""
 
     name: str

@@ -16,6 +16,7 @@ from benchmarks._h200_trace import PHASES, make_trace
 from benchmarks.h200_graphs import main, without_probe
 from canaryctl.common.errors import PermanentError
 from canaryctl.common.metrics import Signal
+from canaryctl.controller.baseline.figures import DecodeSteps
 from canaryctl.gates.samples import Histogram, HistogramSet, Labels, Scrape, Series
 from canaryctl.runtimes.engines.base import Launch
 from canaryctl.runtimes.grid.calibration import packaged
@@ -55,7 +56,7 @@ def test_four_grids_and_the_cost_are_measured(tmp_path: Path) -> None:
     rows = {
         name: cells
         for line in forecast.partition("\n## ")[0].splitlines()
-        if len(cells := line.strip("| ").split(" | ")) == 5
+        if len(cells := line.strip("| ").split(" | ")) == 6
         for name in cells[:1]
     }
     # Of an engine that was started beside others, memory and capture are not its own.
@@ -167,9 +168,8 @@ def test_steps_beyond_the_grid_are_foretold_from_their_decodes_alone() -> None:
     known = packaged()
     longer = {**known.step_ms, "NONE": {1: 10.0, 100: 20.0, 2000: 60.0}}
     cost = CostModel(replace(known, step_ms=longer))
-    row = {"mode": "NONE", "bucket": 0, "steps": 3, "pure": 2, "mixed": 1, "mean_s": 0.02}
-    found = mean_step_s(cost, [{**row, "actual": 4100, "pure_tokens": 100}])
-    assert found == (cost.no_graph_s(50, pure_decode=True), 0.02)
+    found = mean_step_s(cost, [DecodeSteps("NONE", 0, steps=2, tokens=100, mean_s=0.02)])
+    assert found == (cost.no_graph_s(50, pure_decode=True), 0.02, None)
     assert found[0] < cost.no_graph_s(1367, pure_decode=True)
 
 

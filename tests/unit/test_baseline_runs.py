@@ -15,9 +15,11 @@ from canaryctl.common.errors import ConflictError, InputError, UnknownNameError
 from canaryctl.common.metrics import AnySignal, Signal
 from canaryctl.controller.baseline.engines import Up
 from canaryctl.controller.baseline.figures import (
+    DecodeSteps,
     Graphs,
     Latency,
     Run,
+    decode_steps_of,
     edged,
     graphs_of,
     measured,
@@ -40,7 +42,15 @@ from canaryctl.controller.baseline.run import conditions, memory_of, share_a_gpu
 from canaryctl.controller.baseline.stages import Stage, stages_of
 from canaryctl.controller.baseline.summary import memory_gib, summary_of
 from canaryctl.controller.model import Instance, InstanceState
-from canaryctl.gates.samples import Histogram, Missing, Scrape, Series, Value
+from canaryctl.gates.samples import (
+    Histogram,
+    HistogramSet,
+    Labels,
+    Missing,
+    Scrape,
+    Series,
+    Value,
+)
 from canaryctl.runtimes.engines.registry import engine
 from canaryctl.runtimes.load.report import Outcome, report
 from canaryctl.runtimes.spec import RuntimeSpec
@@ -154,6 +164,29 @@ def test_shares_of_steps() -> None:
     assert found == Graphs(150, 0.6, 0.8, 0.6, 0.2, 0.2, 0.25, 10)
 
 
+def test_decodes_are_told_by_mode_and_size_and_timed_in_the_mean() -> None:
+    def of(mode: str, bucket: str, **more: str) -> Labels:
+        return tuple(sorted({"mode": mode, "bucket": bucket, **more}.items()))
+
+    full, mixed = of("FULL", "8", pure_decode="true"), of("FULL", "8", pure_decode="false")
+    slow = [of("NONE", "0", pure_decode="true", reason=why) for why in ("beyond_grid", "unknown")]
+    counted = Series({full: 30.0, mixed: 7.0, slow[0]: 6.0, slow[1]: 4.0})
+    asked = Series({full: 200.0, mixed: 900.0, slow[0]: 60.0, slow[1]: 8.0})
+    times = {of("FULL", "8"): Histogram(((math.inf, 30),), 0.06)}
+    values: dict[AnySignal, Value] = {Signal.STEPS: counted, Signal.TOKENS_ACTUAL: asked}
+    untimed = decode_steps_of(values)
+    assert untimed == (
+        DecodeSteps("FULL", 8, 30, 200, None),
+        DecodeSteps("NONE", 0, 10, 68, None),
+    )
+    timed = decode_steps_of({**values, Signal.STEP_TIME: HistogramSet(times)})
+    assert timed[0].mean_s == pytest.approx(0.002)
+    run = replace(RUN, decode_steps=timed)
+    assert run.decode_step_s == pytest.approx(0.002), "of those that were timed"
+    assert replace(RUN, decode_steps=untimed).decode_step_s is None
+    assert decode_steps_of({Signal.STEPS: counted}) == ()
+
+
 def test_what_is_not_counted_is_unknown() -> None:
     assert graphs_of({}) == "the engine does not say"
     assert graphs_of({Signal.STEPS: Missing("no probe")}) == "no probe"
@@ -213,6 +246,7 @@ RUN = Run(
     10, 0, 2.0, 100, False,
     {"ttft": Latency(0.1, 0.2, 0.3, 10), "tpot": None, "itl": None, "e2e": None},
     Graphs(9, 1.0, 1.0, 1.0, 0.0, 0.0, 0.1, 0), ("itl: none",),
+    decode_steps=(DecodeSteps("FULL", 2, 9.0, 15.0, 0.002),),
 )  # fmt: skip
 START = Start(
     (1, 2), {"ready": 2.0}, {"weights": 1.0 * GIB, "graphs": 1.0 * GIB, "kv_cache": 2.0 * GIB},

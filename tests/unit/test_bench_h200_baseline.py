@@ -1,40 +1,60 @@
 """The page of the baseline benchmark, from what its commands write."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from benchmarks.h200_baseline import HEAD, REHEARSAL, Steps, page
-from canaryctl.runtimes.grid.calibration import GraphCost
+from canaryctl.runtimes.grid.calibration import GraphCost, PoolCost
 from tests.support.grids import calibration
 
 PLANNED = [1, 4, 5, 9, 48, 64, 76, 84, 100, 137, 177, 249, 308]
 
 
 def stage(
-    name: str, mode: str, sizes: list[int] | None, graph_mib: float | None
+    name: str,
+    mode: str,
+    sizes: list[int] | None = None,
+    graph_mib: float | None = None,
+    capture_s: float = 2.0,
+    steps: Sequence[dict[str, object]] = (),
 ) -> dict[str, object]:
     memory = {} if graph_mib is None else {"graphs": graph_mib * 2**20}
-    start = {"captured_sizes": sizes, "memory_bytes": memory, "stage_s": {"capture": 2.0}}
-    return {"name": name, "mode": mode, "start": start}
+    start = {"captured_sizes": sizes, "memory_bytes": memory, "stage_s": {"capture": capture_s}}
+    runs = [{"decode_steps": [one]} for one in steps]
+    return {"name": name, "mode": mode, "start": start, "runs": runs}
+
+
+def steps(mode: str, bucket: int, mean_ms: float) -> dict[str, object]:
+    mean_s = mean_ms / 1000
+    return {"mode": mode, "bucket": bucket, "steps": 50, "tokens": 100, "mean_s": mean_s}
 
 
 def test_what_was_foretold_stands_beside_what_the_engine_said(tmp_path: Path) -> None:
-    stages = [
-        stage("eager", "NONE", [], None),
-        stage("planned", "FULL_AND_PIECEWISE", PLANNED, 138.0),
-        stage("own", "FULL_AND_PIECEWISE", [1, 2], None),
+    both = "FULL_AND_PIECEWISE"
+    loaded = [
+        stage("eager", "NONE", steps=[steps("NONE", 0, 25.0)]),
+        stage("planned", both, steps=[steps("FULL", 1, ms) for ms in (1.6, 1.4, 2.0)]),
     ]
-    (tmp_path / "baseline.json").write_text(json.dumps({"stages": stages}))
+    (tmp_path / "baseline.json").write_text(json.dumps({"stages": loaded}))
     (tmp_path / "baseline.txt").write_text("the table\n")
-    each = GraphCost(10.0, 5.0, 0.0, 0.5, 0.05, 0.0)
-    engine = calibration(full=each, piecewise=each)
+    for number, seconds in enumerate((2.0, 3.0, 1.0)):
+        alone = [
+            stage("planned", both, PLANNED, 138.0, seconds),
+            stage("own", both, [1, 2], None if number else 20.0),
+        ]
+        (tmp_path / f"alone-{number}.txt").write_text(json.dumps({"stages": alone}))
+    each = GraphCost(10.0, 5.0, 0.0, 0.0, 0.05, 0.0)
+    engine = calibration(full=each, piecewise=each, pool=PoolCost(0.0, 0.0, 1.0))
     made = page(tmp_path, engine, REHEARSAL)
     assert made.startswith(f"{REHEARSAL}\n\n```\nthe table\n```\n")
-    assert "| planned | 22 | 130.0 / 138.0 (-6%) | 2.10 / 2.00 (+5%) |" in made
-    assert "| own | 4 | not said | " in made
-    assert "| eager |" not in made, "it captured nothing"
+    took = "130.0 / 138.0 (138.0–138.0) (-6%) | 2.10 / 2.00 (1.00–3.00) (+5%)"
+    assert f"| planned | 3 | 22 | {took} |" in made
+    assert "| own | 3 | 4 | not said | " in made, "one start did not say"
+    assert "| planned | 1.50 / 1.60 (1.40–2.00) (-6%) | 0.10 |" in made
+    assert "| eager | 20.00 / 25.00 (-20%) | not stated |" in made
     assert "plain torch" not in made, "that was not measured"
     (tmp_path / "torch.json").write_text(engine.to_json())
     with_torch = page(tmp_path, engine, HEAD)

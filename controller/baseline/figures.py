@@ -192,7 +192,10 @@ def decode_steps_of(values: Mapping[AnySignal, Value]) -> tuple[DecodeSteps, ...
             one[0] += count
             one[1] += asked.values[labels]
     means = _mean_step_s(values.get(Signal.STEP_TIME))
-    return tuple(DecodeSteps(*at, *found[at], means.get(at)) for at in sorted(found))
+    return tuple(
+        DecodeSteps(mode, bucket, count, tokens, means.get((mode, bucket)))
+        for (mode, bucket), (count, tokens) in sorted(found.items())
+    )
 
 
 def _mean_step_s(value: Value | None) -> dict[tuple[str, int], float]:

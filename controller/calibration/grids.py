@@ -14,7 +14,7 @@ from canaryctl.runtimes.warmup import plan_requests
 _FEW: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48)
 _BATCHES: Final = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 _DENSE: Final = 64
-_SPARSE: Final = (8, 64)
+_SPREAD: Final = 1.4
 _FINDS_TOKENS: Final = frozenset({"ngram", "ngram_gpu", "suffix"})
 """Methods that propose as many tokens as they find, so that decodes are of no one size."""
 
@@ -34,12 +34,11 @@ class MeasuredGrid:
 
 
 def grids(runtime: RuntimeSpec) -> tuple[MeasuredGrid, ...]:
-    """Eager, the default in both modes, and a small, a dense and a sparse one: enough to tell what
+    """Eager, the default in both modes, and a small, a dense and a spread one: enough to tell what
     having graphs costs from what each costs, from what its size adds and from what the largest one
-    takes: the sparse one has the default's largest, since kernels, and so the memory that they
-    share, are others for larger batches. Nothing runs on it. Sizes are whole decodes: with
-    speculative decoding, so many tokens for each sequence. InputError where the limits leave no
-    batch beyond a grid."""
+    takes. The spread one goes up to the default's largest as planned grids do, further at each
+    size; nothing runs on it. Sizes are whole decodes: with speculative decoding, so many tokens for
+    each sequence. InputError where the limits leave no batch beyond a grid."""
     rules = rules_of(runtime)
     tokens = rules.decode_tokens
     most = rules.largest_decode // tokens
@@ -55,9 +54,7 @@ def grids(runtime: RuntimeSpec) -> tuple[MeasuredGrid, ...]:
     # Without graphs it is launching that takes the time, whatever the batch: every other will do.
     apart = tuple(sorted({*batches[::2], batches[-1]}))
     dense = range(1, min(most, _DENSE) + 1)
-    largest = rules_of(runtime, both.value).default()[-1:]
-    rounded = {*(-(-size // tokens) * tokens for size in _SPARSE), *largest}
-    sparse = tuple(sorted(size for size in rounded if size <= max(largest, default=0)))
+    largest = max(rules_of(runtime, both.value).default(), default=0)
 
     def asked(mode: GraphMode, sequences: tuple[int, ...] | range) -> GraphSpec:
         return GraphSpec(mode=mode, capture_sizes=tuple(tokens * size for size in sequences))
@@ -69,9 +66,17 @@ def grids(runtime: RuntimeSpec) -> tuple[MeasuredGrid, ...]:
         MeasuredGrid("few", asked(both, few), (*few, beyond)),
         MeasuredGrid("dense", asked(both, dense), batches[:4]),
     ]
-    if sparse:
-        found.append(MeasuredGrid("sparse", GraphSpec(mode=both, capture_sizes=sparse), ()))
+    if largest:
+        found.append(MeasuredGrid("spread", asked(both, _spread(largest // tokens)), ()))
     return tuple(found)
+
+
+def _spread(largest: int) -> tuple[int, ...]:
+    """From 1 to ``largest``, each some :data:`_SPREAD` times the one before."""
+    sizes = [1]
+    while sizes[-1] < largest:
+        sizes.append(min(largest, max(sizes[-1] + 1, round(sizes[-1] * _SPREAD))))
+    return tuple(sizes)
 
 
 def require_measurable(runtime: RuntimeSpec, engine: Engine) -> None:

@@ -52,7 +52,7 @@ class Kept:
             say(f"{path} is of another {' and another '.join(other)}: beginning anew")
             return
         try:
-            self._starts = {start.name: start for start in map(_start, document["starts"])}
+            self._starts = {start.name: start for start in map(start_of, document["starts"])}
         except (LookupError, TypeError, ValueError) as error:
             raise InputError(
                 f"{path}: found no whole starts ({error!r}); delete it to begin anew"
@@ -88,6 +88,7 @@ def kept_beside(out: Path) -> Path:
     return out.with_name(f"{out.name}.partial.json")
 
 
-def _start(found: Mapping[str, Any]) -> MeasuredStart:
+def start_of(found: Mapping[str, Any]) -> MeasuredStart:
+    """Of its JSON; LookupError, TypeError or ValueError where it is not whole."""
     steps = tuple((int(tokens), float(ms)) for tokens, ms in found["step_ms"])
     return MeasuredStart(**{**found, "sizes": tuple(found["sizes"]), "step_ms": steps})

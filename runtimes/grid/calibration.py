@@ -10,7 +10,7 @@ A JSON document::
      "graphs": {"FULL": {"fixed_mib": …, "per_graph_mib": …, "per_token_mib": …,
                          "fixed_s": …, "per_graph_s": …, "per_token_s": …},
                 "PIECEWISE": {…}},
-     "pool": {"fixed_mib": …, "per_largest_token_mib": …, "fixed_s": …},
+     "pool": {"fixed_mib": …, "per_largest_token_mib": …, "fixed_s": …, "most_tokens": 256},
      "graphs_error": 0.01,
      "kv_bytes_per_token": 114688, "kv_cache_tokens": 506256}
 
@@ -19,8 +19,9 @@ graph, which is what a step beyond the grid runs, and ``EAGER`` neither compiled
 A mode costs ``fixed`` once it has a graph, and each of its graphs ``per_graph`` and
 ``per_token`` of its size. Graphs of all modes share one memory ``pool``: it costs ``fixed_mib``
 once there is any, and ``per_largest_token_mib`` of the largest size, whose intermediate results
-smaller graphs use again; ``fixed_s`` is the time that capturing takes beside the graphs. A file
-without it has none of them.
+smaller graphs use again, up to ``most_tokens``, the largest that was measured (null: of any); a
+larger one is taken to add no more. ``fixed_s`` is the time that capturing takes beside the graphs.
+A file without it has none of them.
 ``graphs_error``: how far the fit was from the runs it was made of. ``noise_ms``: by mode, what a
 stretch of steps of one engine is off from what steps of its kind take, one standard deviation; a
 mode that nothing tells it of is missing, and a single number is of FULL graphs alone.
@@ -61,6 +62,7 @@ class PoolCost:
     fixed_mib: float = 0.0
     per_largest_token_mib: float = 0.0
     fixed_s: float = 0.0
+    most_tokens: int | None = None
 
 
 NO_POOL: Final = PoolCost()
@@ -195,8 +197,12 @@ class _Reader:
         return {mode: self.number(ms, f"noise_ms.{mode}") for mode, ms in value.items()}
 
     def pool(self, value: Any) -> PoolCost:
-        found = {"fixed_s": 0.0, **self.mapping(value, "pool")}  # files of before have none
-        return PoolCost(**self.numbers(found, "pool", PoolCost.__dataclass_fields__))
+        # Files of before have neither.
+        found = {"fixed_s": 0.0, "most_tokens": None, **self.mapping(value, "pool")}
+        most = found.pop("most_tokens")
+        names = PoolCost.__dataclass_fields__.keys() - {"most_tokens"}
+        tokens = None if most is None else self.whole(most, "pool.most_tokens")
+        return PoolCost(**self.numbers(found, "pool", names), most_tokens=tokens)
 
     def numbers(self, value: Any, where: str, names: Iterable[str]) -> dict[str, float]:
         found = self.mapping(value, where)

@@ -55,7 +55,10 @@ class CostModel:
     def pool_bytes(self, largest: int) -> float:
         """What all graphs share, by the size of the largest; of size 0: there is none."""
         pool = self.calibration.pool
-        return (pool.fixed_mib + pool.per_largest_token_mib * largest) * MIB if largest else 0.0
+        if not largest:
+            return 0.0
+        grown = largest if pool.most_tokens is None else min(largest, pool.most_tokens)
+        return (pool.fixed_mib + pool.per_largest_token_mib * grown) * MIB
 
     def capture_s(self, graphs: GraphSet) -> float:
         shared_s = self.calibration.pool.fixed_s if graphs.full or graphs.piecewise else 0.0

@@ -4,7 +4,8 @@ A run is one engine with one grid: the graphs that it captured, the memory and t
 took. Both are of each graph and of each token of their sizes, and of what all graphs share: memory
 of their pool, once and by the largest size, and time once, before the first and after the last.
 Relative errors are squared, so that small grids count as much as large ones, and no cost may be
-negative: every set of costs that may be zero is tried, the smaller sets first.
+negative. Every set of costs is tried, the smaller sets first, and the first that is as near as
+measurements are counts: more unknowns fit the same few grids better and foretell others worse.
 """
 
 from collections.abc import Sequence
@@ -16,18 +17,20 @@ from canaryctl.common.errors import InputError
 from canaryctl.runtimes.grid.calibration import GraphCost, PoolCost
 
 _LEAST_RUNS: Final = 3
-_NO_BETTER: Final = 1e-9  # a sum of squared relative errors: less than any measurement tells
+_NEAR: Final = 0.02
+"""Root mean square of relative errors. Memory is told in 2 MiB, of some hundred."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureRun:
-    """One engine: the sizes of its FULL and PIECEWISE graphs, and what they took in all."""
+    """One engine: the sizes of its FULL and PIECEWISE graphs, and what they took in all.
+    ``capture_s``: None where it says nothing of other starts, since others worked beside it."""
 
     name: str
     full: tuple[int, ...]
     piecewise: tuple[int, ...]
     graph_mib: float
-    capture_s: float
+    capture_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +48,23 @@ def fit_graph_cost(runs: Sequence[CaptureRun]) -> GraphFit:
     InputError where fewer than three runs have graphs, or all of them the same.
     """
     usable = [run for run in runs if run.full or run.piecewise]
-    if len(usable) < _LEAST_RUNS:
+    told = sum(run.capture_s is not None for run in usable)
+    if told < _LEAST_RUNS:
         raise InputError(
-            f"found {len(usable)} runs with graphs, expected {_LEAST_RUNS} with different grids"
+            f"found {told} runs with graphs and what they took, expected {_LEAST_RUNS} with "
+            "different grids"
         )
     memory, memory_error = _fitted(
         [_memory_row(run) for run in usable], [run.graph_mib for run in usable]
     )
-    seconds, seconds_error = _fitted(
-        [_time_row(run) for run in usable], [run.capture_s for run in usable]
-    )
+    timed = [(run, run.capture_s) for run in usable if run.capture_s is not None]
+    seconds, seconds_error = _fitted([_time_row(run) for run, _ in timed], [s for _, s in timed])
     pool_mib, per_largest_mib, per_graph_mib, per_token_mib = memory
+    largest = max(size for run in usable for size in (*run.full, *run.piecewise))
     once_s, per_graph_s, per_token_s = seconds
     return GraphFit(
         GraphCost(0.0, per_graph_mib, per_token_mib, 0.0, per_graph_s, per_token_s),
-        PoolCost(pool_mib, per_largest_mib, once_s),
+        PoolCost(pool_mib, per_largest_mib, once_s, largest),
         max(memory_error, seconds_error),
     )
 
@@ -90,8 +95,10 @@ def _non_negative(rows: Sequence[Sequence[float]], values: Sequence[float]) -> t
         raise InputError(f"a run with graphs took {min(values):g}, expected more than 0")
     scaled = [[x / v for x in row] for row, v in zip(rows, values, strict=True)]
     best: tuple[float, tuple[float, ...]] | None = None
-    unknowns = len(rows[0])
+    unknowns, near = len(rows[0]), len(rows) * _NEAR**2
     for size in range(1, unknowns + 1):
+        if best is not None and best[0] <= near:
+            break
         for support in combinations(range(unknowns), size):
             solved = _least_squares([[row[column] for column in support] for row in scaled])
             if solved is None or min(solved) < 0:
@@ -100,7 +107,7 @@ def _non_negative(rows: Sequence[Sequence[float]], values: Sequence[float]) -> t
             for column, cost in zip(support, solved, strict=True):
                 costs[column] = cost
             error = sum((_product(row, costs) - 1) ** 2 for row in scaled)
-            if best is None or error < best[0] - _NO_BETTER:
+            if best is None or error < best[0]:
                 best = (error, tuple(costs))
     if best is None:
         raise InputError("the runs do not tell what a graph costs: all their grids are the same")

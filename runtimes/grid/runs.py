@@ -24,7 +24,7 @@ class MeasuredRun:
     grid. ``largest_decode``: the most tokens of a step of decodes alone. ``step_ms``: (tokens,
     milliseconds) of such steps, once for each stretch that was measured. ``uncaptured``: sizes that
     are known to have run without a graph though the grid has one for them. Memory and time are None
-    where nothing was captured."""
+    where nothing was captured, the time also where others worked meanwhile."""
 
     name: str
     mode: str
@@ -134,7 +134,7 @@ def _place(run: MeasuredRun, tokens: int) -> tuple[str, int]:
 
 
 def _captured(run: MeasuredRun) -> CaptureRun:
-    if run.graph_mib is None or run.capture_s is None:
+    if run.graph_mib is None:
         raise InputError(f"run {run.name} has graphs, but not what they took")
     return CaptureRun(run.name, run.graphs.full, run.graphs.piecewise, run.graph_mib, run.capture_s)
 

@@ -39,7 +39,7 @@ def test_the_simulated_engines_costs_are_found_again(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     assert "a simulated GPU" in done.out
     captured = [line.split(":")[0] for line in done.err.splitlines() if "captured in" in line]
-    once = ["default", "piecewise", "few", "dense", "sparse"]
+    once = ["default", "piecewise", "few", "dense", "spread"]
     assert captured == [*once, *(f"{name}-2" for name in once)], done.err
     assert cli.left_over() == []
     assert list(out.parent.glob("cost.json.*")) == [], "what was kept is of no use any more"
@@ -94,7 +94,7 @@ def test_a_calibration_that_is_cut_off_goes_on_and_leaves_no_engine(tmp_path: Pa
     done = cli.run(*command)
     assert done.code == 0, done.err
     assert "going on from there" in done.err
-    every = ["eager", "default", "piecewise", "few", "dense", "sparse"]
+    every = ["eager", "default", "piecewise", "few", "dense", "spread"]
     assert [*before, *starts(done.err)] == every
     assert load_calibration(out).noise_ms["FULL"] < 0.2
     assert not kept.exists()

@@ -1,0 +1,194 @@
+"""The packaged calibration, of starts that `canaryctl grid calibrate` kept on two H200 hosts.
+
+    python -m benchmarks.h200_calibration --out runtimes/grid/h200_qwen3_0.6b.json \\
+        --page docs/benchmarks/h200_calibration.md
+
+``h200_starts`` has what the command kept beside its calibration. Host a had its one GPU for that
+alone and was gone before the end; its steps are as the command said them, in hundredths of a
+millisecond. On host b other engines worked on another GPU. One engine is slower than the next at
+everything, and so is one host: of ten engines on two hosts less of that is left in the difference
+between two sizes, which is what a plan hangs on.
+
+The sparse grid takes no part. It goes from 64 tokens to 512 at once, and took half the memory that
+grids with sizes in between let one expect; the command starts another one since, and no planned
+grid is like it. A planned grid of host b takes its place, in memory alone: other engines were on
+its GPU.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, median
+
+from benchmarks import _h200_artifacts as artifacts
+from benchmarks._h200_buckets import table
+from canaryctl.controller.calibration.kept import MeasuredStart, start_of
+from canaryctl.controller.cli.grid_print import noise
+from canaryctl.runtimes.grid.calibration import GRAPH_KINDS, Calibration
+from canaryctl.runtimes.grid.cost import MIB, CostModel
+from canaryctl.runtimes.grid.fit import CaptureRun, fit_graph_cost
+from canaryctl.runtimes.grid.runs import About, MeasuredRun, calibration_of
+from canaryctl.runtimes.simulator.graphs import GraphSet
+
+STARTS = Path(__file__).with_name("h200_starts")
+SPARSE = "sparse"
+BOTH = "FULL_AND_PIECEWISE"
+PLANNED = (
+    ((1, 4, 5, 9, 48, 64, 76, 84, 100, 137, 177, 249, 308), 138.0),
+    ((1, 4, 5, 6, 7, 8, 10, 48, 64, 76, 83, 100, 148, 186, 251, 366), 162.0),
+    ((1, 4, 6, 8, 9, 10, 48, 64, 76, 84, 100, 129, 159, 194), 150.0),
+)
+"""Sizes and MiB of three planned grids that took no part: of runs of h200_baseline (the first) and
+h200_graphs on three hosts, by the log of their engines."""
+PAGE = """# What graphs take, foretold and measured
+
+    python -m benchmarks.h200_calibration --out runtimes/grid/h200_qwen3_0.6b.json \\
+        --page docs/benchmarks/h200_calibration.md
+
+Of recorded starts (`benchmarks/h200_starts`), {whose}; {noise}.
+
+## Capture
+
+Each grid's starts on both hosts, mean and (least–most), and what the calibration of the other
+grids foretells. On host a the first start of a grid, which compiles, took 0.5 to 1 s longer than
+the second. Beside other engines on the same GPU single starts took longer than all of these: 4.2 s of
+the default grid, 2.8 s of 27 graphs.
+
+{capture}
+
+## Memory
+
+Grids that took no part in the calibration. Memory is the same at every start, within 2 MiB.
+
+{memory}
+"""
+EARLIER_PREFILL_US = 3.857657843158735
+"""Microseconds of a prompt token on a third host, by the same command before its starts were
+recorded. Of a model this small launching takes longer than 2,000 prompt tokens do, and what is left
+of their difference is mostly noise: the mean of both hosts counts."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--page", type=Path, help="also write what it foretells of recorded starts")
+    given, found = parser.parse_args(), calibration()
+    given.out.write_text(found.to_json())
+    if given.page is not None:
+        given.page.write_text(page(found))
+    fitted = f"graphs fitted within {found.graphs_error:.1%}"
+    print(f"{given.out}: {found.whose}; {noise(found)}; {fitted}")
+    return 0
+
+
+def calibration() -> Calibration:
+    hosts = {path.stem: runs_of(path) for path in sorted(STARTS.glob("*.json"))}
+    (eager,) = (
+        start
+        for path in STARTS.glob("*.json")
+        for start in starts_of(path)["eager"]
+        if start.prefill_us_per_token is not None
+    )
+    return calibration_of(
+        [run for runs in hosts.values() for name, run in runs.items() if name != SPARSE],
+        About(
+            machine=f"{eager.machine}; {len(hosts)} hosts",
+            engine=eager.engine,
+            model="shape of Qwen3-0.6B, random weights, max_model_len 2048",
+            method="per batch the median step as the engine counted it, the median of 5 rounds, of "
+            "engines on two hosts; graphs by the median of each host's starts; prefill from the "
+            "difference of two prompt lengths, graphs off, on one of them and a third",
+            assumed="",
+            prefill_us_per_token=fmean([EARLIER_PREFILL_US, known(eager.prefill_us_per_token)]),
+            kv_bytes_per_token=int(known(eager.kv_bytes_per_token)),
+            kv_cache_tokens=int(known(eager.kv_cache_tokens)),
+        ),
+    )
+
+
+def page(found: Calibration) -> str:
+    captured = captures()
+    cost, rows = CostModel(found), []
+    for name, (graphs, seconds) in captured.items():
+        others = [
+            CaptureRun(other, its.full, its.piecewise, 1.0, fmean(took))
+            for other, (its, took) in captured.items()
+            if other != name
+        ]
+        fit = fit_graph_cost(others)
+        foretold = CostModel(
+            replace(found, graphs=dict.fromkeys(GRAPH_KINDS, fit.cost), pool=fit.pool)
+        ).capture_s(graphs)
+        count = len(graphs.full) + len(graphs.piecewise)
+        apart = f"{foretold:.2f} ({foretold / fmean(seconds) - 1:+.0%})"
+        spread = f"{fmean(seconds):.2f} ({min(seconds):.2f}–{max(seconds):.2f})"
+        rows.append((name, str(count), str(len(seconds)), spread, apart))
+    planned = []
+    for sizes, mib in PLANNED:
+        graphs = GraphSet.of(BOTH, sizes, artifacts.MAX_NUM_SEQS)
+        foretold = cost.graph_bytes(graphs) / MIB
+        count = len(graphs.full) + len(graphs.piecewise)
+        shown = ", ".join(map(str, sizes))
+        planned.append(
+            (shown, str(count), f"{mib:.0f}", f"{foretold:.0f} ({foretold / mib - 1:+.0%})")
+        )
+    return PAGE.format(
+        whose=found.whose,
+        noise=noise(found),
+        capture=table(("grid", "graphs", "starts", "measured, s", "foretold, s"), rows),
+        memory=table(("sizes", "graphs", "measured, MiB", "foretold, MiB"), planned),
+    )
+
+
+def captures() -> Mapping[str, tuple[GraphSet, Sequence[float]]]:
+    """By grid, the seconds of each of its starts on both hosts."""
+    found: dict[str, tuple[GraphSet, list[float]]] = {}
+    for path in sorted(STARTS.glob("*.json")):
+        for name, run in runs_of(path).items():
+            told = [s.capture_s for s in starts_of(path)[name] if s.capture_s is not None]
+            if told:
+                found.setdefault(name, (run.graphs, []))[1].extend(told)
+    return found
+
+
+def runs_of(path: Path) -> Mapping[str, MeasuredRun]:
+    """A host's grids by name; what graphs took as the median of their starts."""
+    asked = json.loads(path.read_text())["asked"]["set of grids"]
+    modes = {name: mode for name, mode, *_ in asked}
+    return {
+        name: MeasuredRun(
+            f"{name} on host {path.stem}",
+            modes[name],
+            starts[0].sizes,
+            artifacts.MAX_NUM_SEQS,
+            starts[0].step_ms,
+            median(known(start.graph_mib) for start in starts) if starts[0].sizes else None,
+            _capture_s(starts),
+        )
+        for name, starts in starts_of(path).items()
+    }
+
+
+def starts_of(path: Path) -> Mapping[str, Sequence[MeasuredStart]]:
+    found: dict[str, list[MeasuredStart]] = {}
+    for start in map(start_of, json.loads(path.read_text())["starts"]):
+        found.setdefault(start.name.partition("-")[0], []).append(start)
+    return found
+
+
+def _capture_s(starts: Sequence[MeasuredStart]) -> float | None:
+    told = [start.capture_s for start in starts if start.capture_s is not None]
+    return median(told) if told else None
+
+
+def known(value: float | None) -> float:
+    if value is None:
+        raise ValueError("a start lacks what was measured of it")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -22,7 +22,7 @@ once, eight minutes; `--calibration` of `benchmarks.h200_baseline`). The model h
 Qwen3-0.6B and random weights. Memory and time of a capture are shown for the engine that was
 started alone.
 
-Machine: {}.
+Machine: {}
 
 The same requests on each runtime, in turns. Shares are of steps of decodes alone."""
 
@@ -34,9 +34,9 @@ other: the median and (least–most)."""
 
 FORECAST = """## The planner's forecast
 
-Predicted / measured: by the calibration of {} ({}), and by the
-engine's log and the probe. The mean step is of decodes alone, of
-each size by as many steps as there were."""
+Predicted / measured: by the calibration of {}; {}; and by the engine's log and the probe. The mean
+step is of decodes alone, of each size by as many steps as there were; noise: what the calibration
+states for their modes."""
 
 
 ATTESTED = """## Attested against declared
@@ -53,10 +53,10 @@ log-probabilities before it. The eager runtime is asked in the same batches too,
 batch changes."""
 
 
-def page(results: Mapping[str, Any], cost: CostModel) -> str:
+def page(results: Mapping[str, Any], cost: CostModel, note: str = "") -> str:
     engines = {n: e for n, e in results["engines"].items() if "steps" in e}
     parts = [
-        HEAD.format(results["machine"]),
+        HEAD.format(f"{results['machine']}.{f' {note}' if note else ''}"),
         summary_table(engines),
         ATTESTED,
         attested_table(results["engines"]),

@@ -54,8 +54,8 @@ Of recorded starts (`benchmarks/h200_starts`), {whose}; {noise}.
 
 Each grid's starts on both hosts, mean and (least–most), and what the calibration of the other
 grids foretells. On host a the first start of a grid, which compiles, took 0.5 to 1 s longer than
-the second. Beside other engines on the same GPU single starts took longer than all of these: 4.2 s of
-the default grid, 2.8 s of 27 graphs.
+the second. Beside other engines on the same GPU single starts took longer than all of these: 4.2 s
+of the default grid, 2.8 s of 27 graphs.
 
 {capture}
 

@@ -81,6 +81,7 @@ class Options:
     parity: tuple[str, ...]
     calibration: Path | None
     page_only: bool
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,6 +389,7 @@ def parse(argv: Sequence[str]) -> Options:
     )
     parser.add_argument("--calibration", type=Path, help="of this engine, instead of the packaged")
     parser.add_argument("--page", action="store_true", help="measure nothing, write the page again")
+    parser.add_argument("--note", default="", help="of the page: what else ran, say")
     given = parser.parse_args(argv)
     return Options(
         out=given.out.absolute(),
@@ -400,6 +402,7 @@ def parse(argv: Sequence[str]) -> Options:
         parity=tuple(given.parity.split(",")),
         calibration=given.calibration,
         page_only=given.page,
+        note=given.note,
     )
 
 
@@ -408,7 +411,7 @@ def write_page(options: Options) -> None:
     given = options.calibration
     cost = CostModel(packaged() if given is None else load_calibration(given))
     results = json.loads((options.out / RESULTS).read_text())
-    (options.out / PAGE).write_text(page(results, cost))
+    (options.out / PAGE).write_text(page(results, cost, options.note))
 
 
 def main(argv: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ from canaryctl.gates.sources.exposition import read_page
 from canaryctl.runtimes.engines.vllm import VllmEngine
 
 RECORD = Path(__file__).parents[1] / "data" / "vllm" / "0.25.1-h200" / "probe-planned.txt.gz"
-SIZES = [1, 4, 5, 6, 7, 8, 10, 48, 64, 76, 83, 100, 148, 186, 251, 366]
+SIZES = [1, 4, 6, 8, 9, 10, 48, 64, 76, 84, 100, 129, 159, 194]
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,10 @@ def test_the_log_tells_stages_memory_and_capacity() -> None:
 def test_the_probe_has_the_core_say_exactly_what_its_graphs_took() -> None:
     planned = facts("planned")
     assert planned.stage_seconds["capture"] == 2.121
-    assert planned.graph_bytes == pytest.approx(162 * MIB, abs=1024)
+    assert planned.graph_bytes == pytest.approx(150 * MIB, abs=1024)
+    sizes = "1,4,6,8,9,10,48,64,76,84,100,129,159,194"
+    assert planned.resolved["graph_mode"] == "FULL_AND_PIECEWISE"
+    assert planned.resolved["graph_sizes"] == sizes
     assert Stage.CAPTURED in planned.stages
     assert not planned.fatal
 

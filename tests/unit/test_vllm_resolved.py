@@ -29,7 +29,7 @@ def captured(text: str) -> str:
 def test_the_attention_backend_of_a_recorded_start(recorded: str) -> None:
     log = (DATA / f"0.25.1-h200/engine-{recorded}.log").read_text("utf-8").splitlines()
     facts = read_vllm_log(log)
-    assert facts.resolved == {"attention_backend": "FLASH_ATTN"}
+    assert facts.resolved["attention_backend"] == "FLASH_ATTN"
     assert facts.resolved_by["attention_backend"].startswith("Using FLASH_ATTN attention backend")
 
 

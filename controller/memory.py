@@ -1,6 +1,7 @@
 """The memory of a runtime: predicted before a start, measured after it, side by side."""
 
 from collections.abc import Mapping
+from math import isclose
 from typing import Any, Final
 
 from canaryctl.controller.gridsetup import rules_of
@@ -54,7 +55,11 @@ def _graphs(
     sizes = adapter.resolved_grid(spec)
     if not sizes:
         return 0, "graphs are off"
-    if kv_bytes_per_token != found.kv_bytes_per_token or adapter.name != "vllm":
+    # A calibration has it of a log that says hundredths of a GiB.
+    alike = kv_bytes_per_token is not None and isclose(
+        kv_bytes_per_token, found.kv_bytes_per_token, rel_tol=0.001
+    )
+    if not alike or adapter.name != "vllm":
         return None, f"no calibration is of this model; the packaged one is of {found.whose}"
     if adapter.variant(spec) not in found.engine:
         runs = runs_as(adapter, spec)

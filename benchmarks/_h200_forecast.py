@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from benchmarks._h200_buckets import ranged, table
 from canaryctl.controller.baseline.figures import DecodeSteps
+from canaryctl.controller.baseline.stages import OWN, PLANNED
 from canaryctl.runtimes.grid.calibration import Calibration
 from canaryctl.runtimes.grid.cost import MIB, CostModel
 from canaryctl.runtimes.simulator.graphs import GraphSet, StepMode
@@ -16,11 +17,12 @@ Record = Mapping[str, Any]
 
 def start_table(cost: CostModel, alone: Sequence[Record], max_num_seqs: int) -> str:
     """Graph memory and capture time of each grid: ``alone``, runs whose engines were started one at
-    a time, several of each grid."""
+    a time, several of each grid. The artifact's own is the planned one."""
     stages: dict[str, list[Mapping[str, Any]]] = {}
     for record in alone:
         for stage in record["stages"]:
-            stages.setdefault(stage["name"], []).append(stage)
+            name = PLANNED if stage["name"] == OWN else stage["name"]
+            stages.setdefault(name, []).append(stage)
     rows = []
     for name, found in stages.items():
         starts = [stage["start"] for stage in found]
@@ -63,8 +65,12 @@ def step_table(cost: CostModel, record: Record) -> str:
         known = [mean_step_s(cost, steps, compiled=compiled) for steps in repeats]
         means = [mean for mean in known if mean is not None]
         if means:
-            foretold_s = median(mean.foretold_s for mean in means)
-            together = means[0]._replace(foretold_s=foretold_s)
+            noises = [mean.noise_s for mean in means if mean.noise_s is not None]
+            together = MeanStep(
+                median(mean.foretold_s for mean in means),
+                median(mean.measured_s for mean in means),
+                median(noises) if len(noises) == len(means) else None,
+            )
             rows.append((stage["name"], *together.as_cells([m.measured_s for m in means])))
     return table(("grid", "mean step of decodes, ms", "noise, ms"), rows)
 

@@ -26,7 +26,10 @@ packages, and names canaryctl's too where it is not installed):
 python -m benchmarks.h200 --out out
 ```
 
-Numbers with a range are the median and (least–most) of repeats."""
+Numbers with a range are the median and (least–most) of repeats. Hits, fallback and padding by
+captured size, what is attested, parity and the probe's own cost are in
+[h200_graphs.md](h200_graphs.md), eager, default and planned grids under one load in
+[h200_baseline.md](h200_baseline.md)."""
 STARTING = """## Starting
 
 Seconds since the process started, as the controller saw each stage complete, and what the

@@ -10,11 +10,11 @@ once had on an H200 (that benchmark writes its own; ``--counts FILE``, ``kind,si
 another), written into the artifact and kept with it. Nothing else may use the GPU.
 ``--calibration FILE`` takes that one instead of measuring it.
 
-It takes some twenty minutes. What is done is kept in ``--work``: cut off, the same command goes on
-there, in the midst of the calibration too; without that folder it begins anew. ``--out`` has at any
-time what is done, and the page as soon as there is a baseline run to show. Before that run the
-default and the planned grid are started ``--starts`` times each, one engine at a time: how long a
-capture takes differs from start to start, and while other engines work.
+It takes some twenty-five minutes. What is done is kept in ``--work``: cut off, the same command
+goes on there, in the midst of the calibration too; without that folder it begins anew. ``--out``
+has at any time what is done, and the page as soon as there is a baseline run to show. Before that
+run the default and the planned grid are started ``--starts`` times each, one engine at a time: how
+long a capture takes differs from start to start, and while other engines work.
 """
 
 import argparse
@@ -47,7 +47,6 @@ LOAD = {
 LOAD_S = 12
 SLO = {"ttft_p99": "200ms", "tpot_p99": "10ms"}  # what a reader of a chat hardly notices
 MODEL = "shape of Qwen3-0.6B, random weights"
-ALONE = "alone-"
 SHAPES = Path(__file__).with_name("h200_shapes.csv")
 HEAD = """# Eager, the default grid and a planned one
 
@@ -63,7 +62,7 @@ FORECAST = """## What the planner foretold
 
 By the calibration of {0}; {1}. Memory and capture time of its own grids were fitted within {2:.0%}.
 Foretold / measured, from the log of engines that were started one at a time: the median and
-(least–most), the first start of a grid among them, which compiles."""
+(least–most)."""
 STEPS = """The mean step of decodes in the run above, as foretold for the steps that there were and
 as the engines timed them; noise: one standard deviation, as the calibration states it for their
 modes."""
@@ -80,7 +79,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=Path(".h200-baseline"))
     parser.add_argument("--calibration", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--starts", type=int, default=3, help="of each grid to calibrate with")
+    parser.add_argument("--starts", type=int, default=3, help="of each grid")
     parser.add_argument("--simulated", action="store_true")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: no command is left
@@ -102,23 +101,23 @@ def main() -> int:
     planned = ["grid", "plan", "--counts", given.counts.absolute(), "--artifact", file]
     planned += ["--calibration", calibration]
     steps.run("plan.txt", [*planned, "--write", file])
-    for number in range(1, given.starts + 1):
-        for stage in ("default", "own"):
-            alone = ["baseline", "run", file, "--load", load, "--for", "1s", "--repeats", 1]
-            alone += ["--stage", stage, "--json"]
-            steps.once(f"{ALONE}{number}-{stage}", alone, inputs=[file, load])
+    start = ["baseline", "run", file, "--load", load, "--for", "1s", "--repeats", 1, "--json"]
+    alone = [(f"{n}-{stage}", stage) for n in range(given.starts) for stage in ("default", "own")]
+    for name, stage in alone:
+        steps.once(name, [*start, "--stage", stage], inputs=[file, load], state="alone")
+    starts = [work / f"{name}.txt" for name, _ in alone]
     measured = ["baseline", "run", file, "--load", load, "--for", f"{LOAD_S}s"]
     measured += ["--repeats", given.repeats]
     steps.once("baseline", measured, inputs=[file, load])
     steps.run("baseline.json", ["baseline", "show", file, "--json"])
     head = REHEARSAL if given.simulated else HEAD
     made = out / "h200_baseline.md"
-    made.write_text(page(work, load_calibration(calibration), head))
+    made.write_text(page(work, starts, load_calibration(calibration), head))
     if not given.simulated:
         torch = ["grid", "calibrate", "--torch", sys.executable, "--option", "layers=28"]
         torch += ["--out", work / "torch.json"]
         steps.once("torch", torch, makes=["torch.json"])
-        made.write_text(page(work, load_calibration(calibration), head))
+        made.write_text(page(work, starts, load_calibration(calibration), head))
     return 0
 
 
@@ -136,6 +135,7 @@ class Steps:
         *,
         inputs: Sequence[Path] = (),
         makes: Sequence[str] = (),
+        state: str = "state",
     ) -> None:
         """Run it and keep what it says as ``name.txt``; not again where it came to its end with the
         same arguments, ``inputs`` and machine, and what it ``makes`` is still there."""
@@ -147,15 +147,16 @@ class Steps:
             print(f"{name}: done before", file=sys.stderr)
         else:
             done.unlink(missing_ok=True)
-            self.run(f"{name}.txt", arguments)
+            self.run(f"{name}.txt", arguments, state)
             done.write_text(asked)
         for file in made:
             shutil.copy(self.work / file, self.out)
 
-    def run(self, file: str, arguments: Sequence[object]) -> None:
-        """Run a command and keep what it says; SystemExit when it fails."""
+    def run(self, file: str, arguments: Sequence[object], state: str = "state") -> None:
+        """Run a command and keep what it says; SystemExit when it fails. ``state``: where it keeps
+        what it measured, so that `baseline show` shows the run that is meant."""
         argv = [sys.executable, "-m", "canaryctl.controller.cli", *map(str, arguments)]
-        env = {**os.environ, "CANARYCTL_STATE_DIR": str(self.work / "state")}
+        env = {**os.environ, "CANARYCTL_STATE_DIR": str(self.work / state)}
         with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) as process:
             try:
                 said, _ = process.communicate()
@@ -174,10 +175,11 @@ def _machine() -> list[tuple[str, str | None]]:
     return [(gpu.name, gpu.driver) for gpu in inspect_machine().gpus]
 
 
-def page(made: Path, engine: Calibration, head: str) -> str:
-    """Of what lies in ``made``; ``engine``: the calibration that it was planned with."""
+def page(made: Path, starts: Sequence[Path], engine: Calibration, head: str) -> str:
+    """Of what lies in ``made``; ``starts``: records of engines that were started alone; ``engine``:
+    the calibration that it was planned with."""
     record = json.loads((made / "baseline.json").read_text())
-    alone = [json.loads(path.read_text()) for path in sorted(made.glob(f"{ALONE}*.txt"))]
+    alone = [json.loads(path.read_text()) for path in starts]
     cost = CostModel(engine)
     parts = [
         head,

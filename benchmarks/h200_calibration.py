@@ -9,16 +9,16 @@ millisecond. On host b other engines worked on another GPU. One engine is slower
 everything, and so is one host: of ten engines on two hosts less of that is left in the difference
 between two sizes, which is what a plan hangs on.
 
-The sparse grid takes no part. It goes from 64 tokens to 512 at once, and took half the memory that
-grids with sizes in between let one expect; the command starts another one since, and no planned
-grid is like it. A planned grid of host b takes its place, in memory alone: other engines were on
-its GPU.
+The memory of the sparse grid does not count. It goes from 64 tokens to 512 at once, and took half
+of what grids with sizes in between let one expect; the command starts another one since, and no
+planned grid is like it. That of a planned grid of host b does in its place, and not its time: other
+engines were on its GPU.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
@@ -53,15 +53,15 @@ Of recorded starts (`benchmarks/h200_starts`), {whose}; {noise}.
 ## Capture
 
 Each grid's starts on both hosts, mean and (least–most), and what the calibration of the other
-grids foretells. On host a the first start of a grid, which compiles, took 0.5 to 1 s longer than
-the second. Beside other engines on the same GPU single starts took longer than all of these: 4.2 s
-of the default grid, 2.8 s of 27 graphs.
+grids foretells. No forecast is nearer to one start than its grid's starts are to each other. Beside
+other engines on the same GPU single starts took 4.2 s of the default grid and 2.8 s of 27 graphs.
 
 {capture}
 
 ## Memory
 
-Grids that took no part in the calibration. Memory is the same at every start, within 2 MiB.
+Grids that took no part in the calibration; the last is much like one that did. Memory is the same
+at every start, within 2 MiB.
 
 {memory}
 """
@@ -93,7 +93,7 @@ def calibration() -> Calibration:
         if start.prefill_us_per_token is not None
     )
     return calibration_of(
-        [run for runs in hosts.values() for name, run in runs.items() if name != SPARSE],
+        [run for runs in hosts.values() for run in runs.values()],
         About(
             machine=f"{eager.machine}; {len(hosts)} hosts",
             engine=eager.engine,
@@ -114,7 +114,7 @@ def page(found: Calibration) -> str:
     cost, rows = CostModel(found), []
     for name, (graphs, seconds) in captured.items():
         others = [
-            CaptureRun(other, its.full, its.piecewise, 1.0, fmean(took))
+            CaptureRun(other, its.full, its.piecewise, 1.0, fmean(took))  # memory is not asked
             for other, (its, took) in captured.items()
             if other != name
         ]
@@ -165,8 +165,8 @@ def runs_of(path: Path) -> Mapping[str, MeasuredRun]:
             starts[0].sizes,
             artifacts.MAX_NUM_SEQS,
             starts[0].step_ms,
-            median(known(start.graph_mib) for start in starts) if starts[0].sizes else None,
-            _capture_s(starts),
+            None if name == SPARSE else _told(start.graph_mib for start in starts),
+            _told(start.capture_s for start in starts),
         )
         for name, starts in starts_of(path).items()
     }
@@ -179,9 +179,10 @@ def starts_of(path: Path) -> Mapping[str, Sequence[MeasuredStart]]:
     return found
 
 
-def _capture_s(starts: Sequence[MeasuredStart]) -> float | None:
-    told = [start.capture_s for start in starts if start.capture_s is not None]
-    return median(told) if told else None
+def _told(values: Iterable[float | None]) -> float | None:
+    """The median of those that are known; None where none is."""
+    known_ones = [value for value in values if value is not None]
+    return median(known_ones) if known_ones else None
 
 
 def known(value: float | None) -> float:

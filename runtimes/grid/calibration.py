@@ -22,9 +22,9 @@ once there is any, and ``per_largest_token_mib`` of the largest size, whose inte
 smaller graphs use again, up to ``most_tokens``, the largest that was measured (null: of any); a
 larger one is taken to add no more. ``fixed_s`` is the time that capturing takes beside the graphs.
 A file without it has none of them.
-``graphs_error``: how far the fit was from the runs it was made of. ``noise_ms``: by mode, what a
-stretch of steps of one engine is off from what steps of its kind take, one standard deviation; a
-mode that nothing tells it of is missing, and a single number is of FULL graphs alone.
+``graphs_error``: how far the fit was from the runs it was made of. ``noise_ms``: by mode, how far
+one engine's mean step is from that of others, one standard deviation; a mode that one engine alone
+ran is missing, and a single number is of FULL graphs alone.
 """
 
 import json
@@ -112,8 +112,8 @@ def load_calibration(path: Path) -> Calibration:
 
 @cache
 def packaged() -> Calibration:
-    """Of Qwen3-0.6B's shape on one H200, as its ``whose`` says: for a first look, not for another
-    model, GPU or model runner. Capture times by one start of each grid are rough (docs/grid.md)."""
+    """Of Qwen3-0.6B's shape on H200s, as its ``whose`` says: for a first look, not for another
+    model, GPU or model runner (docs/grid.md)."""
     name = "h200_qwen3_0.6b.json"
     text = files("canaryctl.runtimes.grid").joinpath(name).read_text("utf-8")
     return parse_calibration(text, name)

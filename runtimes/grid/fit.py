@@ -17,19 +17,21 @@ from canaryctl.common.errors import InputError
 from canaryctl.runtimes.grid.calibration import GraphCost, PoolCost
 
 _LEAST_RUNS: Final = 3
-_NEAR: Final = 0.02
+_NEAR_MEMORY: Final = 0.02
 """Root mean square of relative errors. Memory is told in 2 MiB, of some hundred."""
+_NEAR_TIME: Final = 0.1
+"""Likewise. Two starts of one grid differ by more."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureRun:
     """One engine: the sizes of its FULL and PIECEWISE graphs, and what they took in all.
-    ``capture_s``: None where it says nothing of other starts, since others worked beside it."""
+    ``graph_mib``, ``capture_s``: None where it says nothing of other grids or starts."""
 
     name: str
     full: tuple[int, ...]
     piecewise: tuple[int, ...]
-    graph_mib: float
+    graph_mib: float | None
     capture_s: float | None
 
 
@@ -45,22 +47,26 @@ class GraphFit:
 def fit_graph_cost(runs: Sequence[CaptureRun]) -> GraphFit:
     """One cost for the graphs of both modes: runs of few grids cannot tell them apart.
 
-    InputError where fewer than three runs have graphs, or all of them the same.
+    InputError where fewer than three different grids say what their graphs took.
     """
     usable = [run for run in runs if run.full or run.piecewise]
-    told = sum(run.capture_s is not None for run in usable)
-    if told < _LEAST_RUNS:
-        raise InputError(
-            f"found {told} runs with graphs and what they took, expected {_LEAST_RUNS} with "
-            "different grids"
-        )
-    memory, memory_error = _fitted(
-        [_memory_row(run) for run in usable], [run.graph_mib for run in usable]
-    )
+    sized = [(run, run.graph_mib) for run in usable if run.graph_mib is not None]
     timed = [(run, run.capture_s) for run in usable if run.capture_s is not None]
-    seconds, seconds_error = _fitted([_time_row(run) for run, _ in timed], [s for _, s in timed])
+    for what, told in (("memory", sized), ("time", timed)):
+        different = len({(run.full, run.piecewise) for run, _ in told})
+        if different < _LEAST_RUNS:
+            raise InputError(
+                f"found {different} grids whose graphs' {what} is known, expected {_LEAST_RUNS} "
+                "different ones"
+            )
+    memory, memory_error = _fitted(
+        [_memory_row(run) for run, _ in sized], [mib for _, mib in sized], _NEAR_MEMORY
+    )
+    seconds, seconds_error = _fitted(
+        [_time_row(run) for run, _ in timed], [s for _, s in timed], _NEAR_TIME
+    )
     pool_mib, per_largest_mib, per_graph_mib, per_token_mib = memory
-    largest = max(size for run in usable for size in (*run.full, *run.piecewise))
+    largest = max(size for run, _ in sized for size in (*run.full, *run.piecewise))
     once_s, per_graph_s, per_token_s = seconds
     return GraphFit(
         GraphCost(0.0, per_graph_mib, per_token_mib, 0.0, per_graph_s, per_token_s),
@@ -70,10 +76,10 @@ def fit_graph_cost(runs: Sequence[CaptureRun]) -> GraphFit:
 
 
 def _fitted(
-    rows: Sequence[Sequence[float]], values: Sequence[float]
+    rows: Sequence[Sequence[float]], values: Sequence[float], near: float
 ) -> tuple[tuple[float, ...], float]:
     """What each column costs, and the largest relative error."""
-    costs = _non_negative(rows, values)
+    costs = _non_negative(rows, values, near)
     error = max(
         abs(_product(row, costs) / value - 1) for row, value in zip(rows, values, strict=True)
     )
@@ -90,14 +96,16 @@ def _time_row(run: CaptureRun) -> tuple[float, ...]:
     return (1.0, float(len(graphs)), float(sum(graphs)))
 
 
-def _non_negative(rows: Sequence[Sequence[float]], values: Sequence[float]) -> tuple[float, ...]:
+def _non_negative(
+    rows: Sequence[Sequence[float]], values: Sequence[float], near: float
+) -> tuple[float, ...]:
     if min(values) <= 0:
         raise InputError(f"a run with graphs took {min(values):g}, expected more than 0")
     scaled = [[x / v for x in row] for row, v in zip(rows, values, strict=True)]
     best: tuple[float, tuple[float, ...]] | None = None
-    unknowns, near = len(rows[0]), len(rows) * _NEAR**2
+    unknowns = len(rows[0])
     for size in range(1, unknowns + 1):
-        if best is not None and best[0] <= near:
+        if best is not None and best[0] <= len(rows) * near**2:
             break
         for support in combinations(range(unknowns), size):
             solved = _least_squares([[row[column] for column in support] for row in scaled])
@@ -109,8 +117,7 @@ def _non_negative(rows: Sequence[Sequence[float]], values: Sequence[float]) -> t
             error = sum((_product(row, costs) - 1) ** 2 for row in scaled)
             if best is None or error < best[0]:
                 best = (error, tuple(costs))
-    if best is None:
-        raise InputError("the runs do not tell what a graph costs: all their grids are the same")
+    assert best is not None  # noqa: S101  one column alone is always solvable
     return best[1]
 
 

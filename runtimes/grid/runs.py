@@ -24,7 +24,7 @@ class MeasuredRun:
     grid. ``largest_decode``: the most tokens of a step of decodes alone. ``step_ms``: (tokens,
     milliseconds) of such steps, once for each stretch that was measured. ``uncaptured``: sizes that
     are known to have run without a graph though the grid has one for them. Memory and time are None
-    where nothing was captured, the time also where others worked meanwhile."""
+    where nothing was captured; either also where it says nothing of other grids or starts."""
 
     name: str
     mode: str
@@ -134,16 +134,18 @@ def _place(run: MeasuredRun, tokens: int) -> tuple[str, int]:
 
 
 def _captured(run: MeasuredRun) -> CaptureRun:
-    if run.graph_mib is None:
+    if run.graph_mib is None and run.capture_s is None:
         raise InputError(f"run {run.name} has graphs, but not what they took")
     return CaptureRun(run.name, run.graphs.full, run.graphs.piecewise, run.graph_mib, run.capture_s)
 
 
 def _noise_ms(found: Sequence[Points]) -> dict[str, float]:
-    """By mode the standard deviation of one measured stretch about the mean of all that ran the
-    same, on whichever engine, before they are levelled: another engine is as far off."""
+    """By mode the standard deviation of one engine's mean step about that of all that ran the same,
+    before they are levelled: another engine is as far off. Of a mode that one engine ran alone
+    nothing is known."""
+    means = [{at: [fmean(values)] for at, values in one.items()} for one in found]
     repeated: dict[str, list[Sequence[float]]] = {}
-    for (mode, _), values in _gathered(found).items():
+    for (mode, _), values in _gathered(means).items():
         if len(values) > 1:
             repeated.setdefault(mode, []).append(values)
     if not repeated:

@@ -44,8 +44,8 @@ def test_the_simulated_engines_costs_are_found_again(tmp_path: Path) -> None:
     assert cli.left_over() == []
     assert list(out.parent.glob("cost.json.*")) == [], "what was kept is of no use any more"
     found, cost = load_calibration(out), calibrated()
-    assert found.noise_ms.keys() == {"FULL", "PIECEWISE", "NONE", "EAGER"}
-    assert all(0 <= ms < 0.4 for ms in found.noise_ms.values())
+    assert found.noise_ms.keys() == {"FULL"}, "of what one engine alone ran nothing is known"
+    assert 0 <= found.noise_ms["FULL"] < 0.2
     assert "another engine's steps" in done.out
     for size in (1, 4, 8):
         assert found.step_ms["FULL"][size] == pytest.approx(cost.full.at(size) * 1000, rel=0.06)

@@ -110,6 +110,7 @@ def cost_models() -> st.SearchStrategy[CostModel]:
         st.sampled_from([0.0, 30.0]),
         st.sampled_from([0.0, 0.1, 2.0]),
         st.sampled_from([0.0, 0.7]),
+        st.sampled_from([None, 4, 9]),
     )
     return st.builds(
         lambda *parts, pool: CostModel(calibration(*parts, pool=pool)),

@@ -40,24 +40,25 @@ def test_what_was_foretold_stands_beside_what_the_engine_said(tmp_path: Path) ->
     ]
     (tmp_path / "baseline.json").write_text(json.dumps({"stages": loaded}))
     (tmp_path / "baseline.txt").write_text("the table\n")
-    for number, seconds in enumerate((2.0, 3.0, 1.0)):
+    starts = [tmp_path / f"{number}.txt" for number in range(3)]
+    for path, seconds in zip(starts, (2.0, 3.0, 1.0), strict=True):
         alone = [
-            stage("planned", both, PLANNED, 138.0, seconds),
-            stage("own", both, [1, 2], None if number else 20.0),
+            stage("own", both, PLANNED, 138.0, seconds),
+            stage("default", both, [1, 2], 20.0 if path is starts[0] else None),
         ]
-        (tmp_path / f"alone-{number}.txt").write_text(json.dumps({"stages": alone}))
+        path.write_text(json.dumps({"stages": alone}))
     each = GraphCost(10.0, 5.0, 0.0, 0.0, 0.05, 0.0)
     engine = calibration(full=each, piecewise=each, pool=PoolCost(0.0, 0.0, 1.0))
-    made = page(tmp_path, engine, REHEARSAL)
+    made = page(tmp_path, starts, engine, REHEARSAL)
     assert made.startswith(f"{REHEARSAL}\n\n```\nthe table\n```\n")
     took = "130.0 / 138.0 (138.0–138.0) (-6%) | 2.10 / 2.00 (1.00–3.00) (+5%)"
     assert f"| planned | 3 | 22 | {took} |" in made
-    assert "| own | 3 | 4 | not said | " in made, "one start did not say"
+    assert "| default | 3 | 4 | not said | " in made, "one start did not say"
     assert "| planned | 1.50 / 1.60 (1.40–2.00) (-6%) | 0.10 |" in made
     assert "| eager | 20.00 / 25.00 (-20%) | not stated |" in made
     assert "plain torch" not in made, "that was not measured"
     (tmp_path / "torch.json").write_text(engine.to_json())
-    with_torch = page(tmp_path, engine, HEAD)
+    with_torch = page(tmp_path, [], engine, HEAD)
     assert "| 1 | 1.50 | 1.50 |" in with_torch
 
 

@@ -1,12 +1,14 @@
 """What graphs cost, found again from what engines said they took."""
 
+from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.h200_calibration import PLANNED, captures
+from benchmarks.h200_calibration import PLANNED, captures, page
 from benchmarks.h200_calibration import calibration as calibration_of_h200
 from canaryctl.common.errors import InputError
 from canaryctl.runtimes.grid.calibration import Calibration, GraphCost, PoolCost, packaged
@@ -17,7 +19,7 @@ from canaryctl.runtimes.simulator.graphs import GraphSet
 from tests.support.grids import calibration
 
 DEFAULT = (1, 2, 4, *range(8, 257, 8))
-# One H200, vLLM 0.25.1 with model runner V1, max_num_seqs 128: docs/benchmarks/h200_baseline.md.
+# An H200, vLLM 0.25.1 with model runner V1, max_num_seqs 128; one start each.
 MEASURED = (
     ("default", "FULL_AND_PIECEWISE", DEFAULT, 244.0, 3.043),
     ("piecewise", "PIECEWISE", DEFAULT, 190.0, 2.701),
@@ -49,7 +51,19 @@ def test_memory_of_planned_grids_is_foretold_within_15_percent() -> None:
 
 
 def test_the_packaged_calibration_is_made_of_the_recorded_starts() -> None:
-    assert calibration_of_h200() == packaged()
+    made = calibration_of_h200()
+    assert made == packaged()
+    shown = Path(__file__).parents[2] / "docs" / "benchmarks" / "h200_calibration.md"
+    assert page(made) == shown.read_text("utf-8")
+
+
+def test_beyond_the_largest_that_was_measured_the_pool_grows_no_more() -> None:
+    measured = [run("", mode, sizes, mib, s) for _, mode, sizes, mib, s in MEASURED]
+    pool = fit_graph_cost(measured).pool
+    assert pool.most_tokens == 256
+    cost = CostModel(calibration(pool=PoolCost(10, 0.5, 0.0, 256)))
+    assert cost.pool_bytes(256) == cost.pool_bytes(512) == pytest.approx(138 * MIB)
+    assert cost.pool_bytes(8) == pytest.approx(14 * MIB)
 
 
 def test_the_capture_of_a_grid_is_foretold_by_those_of_others_within_15_percent() -> None:
@@ -95,8 +109,13 @@ def test_a_grid_without_graphs_has_no_pool() -> None:
 
 
 def test_two_grids_are_too_few() -> None:
-    with pytest.raises(InputError, match="found 2 runs with graphs and what they took, expected 3"):
-        fit_graph_cost([run(*measured) for measured in MEASURED[:2]])
+    two = [run(*measured) for measured in MEASURED[:2]]
+    for runs in (two, [*two, two[0]]):
+        with pytest.raises(InputError, match="found 2 grids whose graphs' memory is known, expe"):
+            fit_graph_cost(runs)
+    untimed = replace(run(*MEASURED[2]), capture_s=None)
+    with pytest.raises(InputError, match="found 2 grids whose graphs' time is known"):
+        fit_graph_cost([*two, untimed])
 
 
 def test_a_slow_engine_is_slow_with_graphs_and_without() -> None:

@@ -167,10 +167,13 @@ def test_steps_beyond_the_grid_are_foretold_from_their_decodes_alone() -> None:
     """Two of 50 sequences, and one with a prompt of 4000 tokens, which took no part in the time."""
     known = packaged()
     longer = {**known.step_ms, "NONE": {1: 10.0, 100: 20.0, 2000: 60.0}}
-    cost = CostModel(replace(known, step_ms=longer))
+    cost = CostModel(replace(known, step_ms=longer, noise_ms={"FULL": 0.3, "NONE": 6.0}))
     found = mean_step_s(cost, [DecodeSteps("NONE", 0, steps=2, tokens=100, mean_s=0.02)])
-    assert found == (cost.no_graph_s(50, pure_decode=True), 0.02, None)
+    assert found == (cost.no_graph_s(50, pure_decode=True), 0.02, 0.006)
     assert found[0] < cost.no_graph_s(1367, pure_decode=True)
+    eager = mean_step_s(cost, [DecodeSteps("NONE", 0, 2, 100, 0.02)], compiled=False)
+    assert eager is not None
+    assert eager.noise_s is None, "it does not state that of EAGER"
 
 
 def test_the_trace_is_the_same_each_time_and_goes_beyond_the_nine_sizes() -> None:

@@ -1,10 +1,12 @@
 """What the steps of an engine were between two scrapes, by captured size, as tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from benchmarks._h200_client import spread
 from canaryctl.common.metrics import Signal
+from canaryctl.controller.baseline.figures import decode_steps_of
 from canaryctl.gates.deltas import Skipped, delta
 from canaryctl.gates.samples import HistogramSet, Missing, Scrape, Series, Value
 
@@ -17,8 +19,8 @@ MODES = ("FULL", "PIECEWISE", "NONE")
 
 
 def steps_between(before: Scrape, after: Scrape) -> dict[str, Any]:
-    """``buckets``: a row for each (mode, bucket), ``pure_tokens``: of its steps of decodes alone;
-    ``total``: ratios over all. JSON types.
+    """``buckets``: a row for each (mode, bucket); ``decodes``: of steps of decodes alone, as a
+    baseline run has them; ``total``: ratios over all. JSON types.
 
     Raises UnsaidError where a scrape cannot say.
     """
@@ -34,14 +36,14 @@ def steps_between(before: Scrape, after: Scrape) -> dict[str, Any]:
     for labels, count in steps.items():
         said = dict(labels)
         key = (said["mode"], int(said["bucket"]))
-        row = buckets.setdefault(key, _row(*key, *times.get(key, (None, None))))
+        row = buckets.setdefault(key, _row(*key, times.get(key)))
         row["steps"] += count
         row[{"true": "pure", "false": "mixed"}.get(said["pure_decode"], "unknown")] += count
         row["actual"] += actual[labels]
-        row["pure_tokens"] += actual[labels] if said["pure_decode"] == "true" else 0.0
         row["padded"] += padded[labels]
     return {
         "buckets": [buckets[k] for k in sorted(buckets, key=_order) if buckets[k]["steps"]],
+        "decodes": [asdict(one) for one in decode_steps_of(found.values)],
         "total": _total(steps, actual, padded),
     }
 
@@ -50,10 +52,9 @@ def _order(key: tuple[str, int]) -> tuple[int, int]:
     return MODES.index(key[0]), key[1]
 
 
-def _row(mode: str, bucket: int, step_s: float | None, mean_s: float | None) -> dict[str, Any]:
-    names = ("steps", "pure", "mixed", "unknown", "actual", "pure_tokens", "padded")
-    counts = dict.fromkeys(names, 0.0)
-    return {"mode": mode, "bucket": bucket, "step_s": step_s, "mean_s": mean_s, **counts}
+def _row(mode: str, bucket: int, step_s: float | None) -> dict[str, Any]:
+    names = ("steps", "pure", "mixed", "unknown", "actual", "padded")
+    return {"mode": mode, "bucket": bucket, "step_s": step_s, **dict.fromkeys(names, 0.0)}
 
 
 def _total(
@@ -98,9 +99,8 @@ def _series(value: Value) -> Mapping[Any, float]:
     raise UnsaidError(f"the engine does not say: {_why(value)}")
 
 
-def _step_times(value: Value) -> dict[tuple[str, int], tuple[float, float]]:
-    """Median and mean step time by mode and bucket; the median is the upper edge that half of
-    them stay under."""
+def _step_times(value: Value) -> dict[tuple[str, int], float]:
+    """Median step time by mode and bucket: the upper edge that half of them stay under."""
     if isinstance(value, Missing):
         return {}
     if not isinstance(value, HistogramSet):
@@ -110,8 +110,7 @@ def _step_times(value: Value) -> dict[tuple[str, int], tuple[float, float]]:
         said = dict(labels)
         if histogram.count:
             median = next(e for e, count in histogram.buckets if 2 * count >= histogram.count)
-            mean = histogram.sum / histogram.count
-            found[said["mode"], int(said["bucket"])] = median, mean
+            found[said["mode"], int(said["bucket"])] = median
     return found
 
 

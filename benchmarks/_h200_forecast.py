@@ -60,18 +60,12 @@ def step_table(cost: CostModel, record: Record) -> str:
     """The mean step of decodes in each repeat of each stage, and what it was foretold to be."""
     rows = []
     for stage in record["stages"]:
-        repeats = [[DecodeSteps(**one) for one in run["decode_steps"]] for run in stage["runs"]]
+        repeats = [decodes(run["decode_steps"]) for run in stage["runs"]]
         compiled = stage["mode"] != "NONE"
         known = [mean_step_s(cost, steps, compiled=compiled) for steps in repeats]
         means = [mean for mean in known if mean is not None]
         if means:
-            noises = [mean.noise_s for mean in means if mean.noise_s is not None]
-            together = MeanStep(
-                median(mean.foretold_s for mean in means),
-                median(mean.measured_s for mean in means),
-                median(noises) if len(noises) == len(means) else None,
-            )
-            rows.append((stage["name"], *together.as_cells([m.measured_s for m in means])))
+            rows.append((stage["name"], *step_cells(means)))
     return table(("grid", "mean step of decodes, ms", "noise, ms"), rows)
 
 
@@ -94,6 +88,11 @@ def _measured_ms(of: Calibration, mode: str, size: int) -> str:
     return "–" if found is None else f"{found:.2f}"
 
 
+def decodes(found: Iterable[Mapping[str, Any]]) -> list[DecodeSteps]:
+    """Of their JSON."""
+    return [DecodeSteps(**one) for one in found]
+
+
 class MeanStep(NamedTuple):
     """Seconds. ``noise_s``: what the calibration states for such a mix of modes, one standard
     deviation; None where it does not of one of them."""
@@ -102,11 +101,15 @@ class MeanStep(NamedTuple):
     measured_s: float
     noise_s: float | None
 
-    def as_cells(self, measured_s: Sequence[float] = ()) -> tuple[str, str]:
-        """Foretold / measured, and the noise. ``measured_s``: of repeats, in place of its own."""
-        measured_ms = [1000 * seconds for seconds in measured_s or (self.measured_s,)]
-        noise = "not stated" if self.noise_s is None else f"{self.noise_s * 1000:.2f}"
-        return both(self.foretold_s * 1000, measured_ms, 2), noise
+
+def step_cells(repeats: Sequence[MeanStep]) -> tuple[str, str]:
+    """Milliseconds: foretold / measured in each repeat, and the noise."""
+    foretold_ms = 1000 * median(mean.foretold_s for mean in repeats)
+    noise_ms = _scaled([mean.noise_s for mean in repeats], 1000)
+    measured_ms = [1000 * mean.measured_s for mean in repeats]
+    return both(
+        foretold_ms, measured_ms, 2
+    ), f"{median(noise_ms):.2f}" if noise_ms else "not stated"
 
 
 def mean_step_s(

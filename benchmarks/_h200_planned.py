@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._h200_buckets import UnsaidError, table
-from benchmarks._h200_forecast import foretold_start, mean_step_s
+from benchmarks._h200_forecast import decodes, foretold_start, mean_step_s, step_cells
 from canaryctl.common.metrics import Signal
-from canaryctl.controller.baseline.figures import DecodeSteps
 from canaryctl.gates.deltas import Skipped, delta
 from canaryctl.gates.samples import HistogramSet, Scrape
 from canaryctl.runtimes.grid.cost import CostModel
@@ -68,17 +67,11 @@ def forecast_table(
         attested = found["attested"]
         sizes = [int(size) for size in attested.get("graph_sizes", "").split(",") if size.isdigit()]
         graphs = GraphSet.of(attested["graph_mode"], tuple(sizes), max_num_seqs)
-        step = mean_step_s(cost, map(_decodes, found["steps"]["buckets"]))
+        step = mean_step_s(cost, decodes(found["steps"]["decodes"]))
         if step is None or not (graphs.full or graphs.piecewise):
             continue
         log = found["log"] if found["started_alone"] else NOT_ITS_OWN
         measured = [log["graph_bytes"]], [log["stage_seconds"].get("capture")]
-        rows.append((name, *foretold_start(cost, graphs, *measured), *step.as_cells()))
+        rows.append((name, *foretold_start(cost, graphs, *measured), *step_cells([step])))
     head = ("grid", "graphs", "graph memory, MiB", "capture, s", "mean step of decodes, ms")
     return table((*head, "noise, ms"), rows)
-
-
-def _decodes(row: Mapping[str, Any]) -> DecodeSteps:
-    """Of a row of ``steps_between``."""
-    names = ("mode", "bucket", "pure", "pure_tokens", "mean_s")
-    return DecodeSteps(*(row[name] for name in names))

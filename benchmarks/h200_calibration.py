@@ -19,7 +19,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
@@ -27,7 +27,7 @@ from benchmarks import _h200_artifacts as artifacts
 from benchmarks._h200_buckets import table
 from canaryctl.controller.calibration.kept import MeasuredStart, start_of
 from canaryctl.controller.cli.grid_print import noise
-from canaryctl.runtimes.grid.calibration import GRAPH_KINDS, Calibration
+from canaryctl.runtimes.grid.calibration import GRAPH_KINDS, Calibration, packaged
 from canaryctl.runtimes.grid.cost import MIB, CostModel
 from canaryctl.runtimes.grid.fit import CaptureRun, fit_graph_cost
 from canaryctl.runtimes.grid.runs import About, MeasuredRun, calibration_of
@@ -84,57 +84,79 @@ def main() -> int:
     return 0
 
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """``modes``: by grid. ``starts``: of each grid, in order."""
+
+    name: str
+    modes: Mapping[str, str]
+    starts: Mapping[str, Sequence[MeasuredStart]]
+
+    def runs(self) -> Mapping[str, MeasuredRun]:
+        """By grid; what graphs took as the median of its starts."""
+        return {
+            grid: MeasuredRun(
+                f"{grid} on host {self.name}",
+                self.modes[grid],
+                starts[0].sizes,
+                artifacts.MAX_NUM_SEQS,
+                starts[0].step_ms,
+                None if grid == SPARSE else _told(start.graph_mib for start in starts),
+                _told(start.capture_s for start in starts),
+            )
+            for grid, starts in self.starts.items()
+        }
+
+
+def hosts() -> Sequence[Host]:
+    found = []
+    for path in sorted(STARTS.glob("*.json")):
+        document = json.loads(path.read_text())
+        starts: dict[str, list[MeasuredStart]] = {}
+        for start in map(start_of, document["starts"]):
+            starts.setdefault(start.name.partition("-")[0], []).append(start)
+        modes = {name: mode for name, mode, *_ in document["asked"]["set of grids"]}
+        found.append(Host(path.stem, modes, starts))
+    return found
+
+
 def calibration() -> Calibration:
-    hosts = {path.stem: runs_of(path) for path in sorted(STARTS.glob("*.json"))}
-    (eager,) = (
-        start
-        for path in STARTS.glob("*.json")
-        for start in starts_of(path)["eager"]
-        if start.prefill_us_per_token is not None
-    )
+    known = hosts()
+    eagers = [start for host in known for start in host.starts["eager"]]
+    (eager,) = (start for start in eagers if start.prefill_us_per_token is not None)
+    assert eager.prefill_us_per_token is not None
+    assert eager.kv_bytes_per_token is not None
+    assert eager.kv_cache_tokens is not None
     return calibration_of(
-        [run for runs in hosts.values() for run in runs.values()],
+        [run for host in known for run in host.runs().values()],
         About(
-            machine=f"{eager.machine}; {len(hosts)} hosts",
+            machine=f"{eager.machine}; {len(known)} hosts",
             engine=eager.engine,
             model="shape of Qwen3-0.6B, random weights, max_model_len 2048",
             method="per batch the median step as the engine counted it, the median of 5 rounds, of "
             "engines on two hosts; graphs by the median of each host's starts; prefill from the "
             "difference of two prompt lengths, graphs off, on one of them and a third",
             assumed="",
-            prefill_us_per_token=fmean([EARLIER_PREFILL_US, known(eager.prefill_us_per_token)]),
-            kv_bytes_per_token=int(known(eager.kv_bytes_per_token)),
-            kv_cache_tokens=int(known(eager.kv_cache_tokens)),
+            prefill_us_per_token=fmean([EARLIER_PREFILL_US, eager.prefill_us_per_token]),
+            kv_bytes_per_token=eager.kv_bytes_per_token,
+            kv_cache_tokens=eager.kv_cache_tokens,
         ),
     )
 
 
 def page(found: Calibration) -> str:
-    captured = captures()
-    cost, rows = CostModel(found), []
-    for name, (graphs, seconds) in captured.items():
-        others = [
-            CaptureRun(other, its.full, its.piecewise, 1.0, fmean(took))  # memory is not asked
-            for other, (its, took) in captured.items()
-            if other != name
-        ]
-        fit = fit_graph_cost(others)
-        foretold = CostModel(
-            replace(found, graphs=dict.fromkeys(GRAPH_KINDS, fit.cost), pool=fit.pool)
-        ).capture_s(graphs)
-        count = len(graphs.full) + len(graphs.piecewise)
+    rows, taken = [], captures()
+    for name, (graphs, seconds) in taken.items():
+        foretold = foretold_by_others(name, taken)
         apart = f"{foretold:.2f} ({foretold / fmean(seconds) - 1:+.0%})"
         spread = f"{fmean(seconds):.2f} ({min(seconds):.2f}–{max(seconds):.2f})"
-        rows.append((name, str(count), str(len(seconds)), spread, apart))
+        rows.append((name, _count(graphs), str(len(seconds)), spread, apart))
     planned = []
     for sizes, mib in PLANNED:
         graphs = GraphSet.of(BOTH, sizes, artifacts.MAX_NUM_SEQS)
-        foretold = cost.graph_bytes(graphs) / MIB
-        count = len(graphs.full) + len(graphs.piecewise)
-        shown = ", ".join(map(str, sizes))
-        planned.append(
-            (shown, str(count), f"{mib:.0f}", f"{foretold:.0f} ({foretold / mib - 1:+.0%})")
-        )
+        foretold = CostModel(found).graph_bytes(graphs) / MIB
+        apart = f"{foretold:.0f} ({foretold / mib - 1:+.0%})"
+        planned.append((", ".join(map(str, sizes)), _count(graphs), f"{mib:.0f}", apart))
     return PAGE.format(
         whose=found.whose,
         noise=noise(found),
@@ -143,52 +165,40 @@ def page(found: Calibration) -> str:
     )
 
 
-def captures() -> Mapping[str, tuple[GraphSet, Sequence[float]]]:
+Captures = Mapping[str, tuple[GraphSet, Sequence[float]]]
+
+
+def captures() -> Captures:
     """By grid, the seconds of each of its starts on both hosts."""
     found: dict[str, tuple[GraphSet, list[float]]] = {}
-    for path in sorted(STARTS.glob("*.json")):
-        for name, run in runs_of(path).items():
-            told = [s.capture_s for s in starts_of(path)[name] if s.capture_s is not None]
+    for host in hosts():
+        for name, run in host.runs().items():
+            told = [one.capture_s for one in host.starts[name] if one.capture_s is not None]
             if told:
                 found.setdefault(name, (run.graphs, []))[1].extend(told)
     return found
 
 
-def runs_of(path: Path) -> Mapping[str, MeasuredRun]:
-    """A host's grids by name; what graphs took as the median of their starts."""
-    asked = json.loads(path.read_text())["asked"]["set of grids"]
-    modes = {name: mode for name, mode, *_ in asked}
-    return {
-        name: MeasuredRun(
-            f"{name} on host {path.stem}",
-            modes[name],
-            starts[0].sizes,
-            artifacts.MAX_NUM_SEQS,
-            starts[0].step_ms,
-            None if name == SPARSE else _told(start.graph_mib for start in starts),
-            _told(start.capture_s for start in starts),
-        )
-        for name, starts in starts_of(path).items()
-    }
+def foretold_by_others(grid: str, taken: Captures) -> float:
+    """Seconds of a capture of ``grid``, by the mean captures of all other grids."""
+    others = [
+        CaptureRun(name, its.full, its.piecewise, 1.0, fmean(seconds))  # memory is not asked
+        for name, (its, seconds) in taken.items()
+        if name != grid
+    ]
+    fit = fit_graph_cost(others)
+    by = replace(packaged(), graphs=dict.fromkeys(GRAPH_KINDS, fit.cost), pool=fit.pool)
+    return CostModel(by).capture_s(taken[grid][0])
 
 
-def starts_of(path: Path) -> Mapping[str, Sequence[MeasuredStart]]:
-    found: dict[str, list[MeasuredStart]] = {}
-    for start in map(start_of, json.loads(path.read_text())["starts"]):
-        found.setdefault(start.name.partition("-")[0], []).append(start)
-    return found
+def _count(graphs: GraphSet) -> str:
+    return str(len(graphs.full) + len(graphs.piecewise))
 
 
 def _told(values: Iterable[float | None]) -> float | None:
     """The median of those that are known; None where none is."""
-    known_ones = [value for value in values if value is not None]
-    return median(known_ones) if known_ones else None
-
-
-def known(value: float | None) -> float:
-    if value is None:
-        raise ValueError("a start lacks what was measured of it")
-    return value
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Final
 from canaryctl.common.errors import InputError
 from canaryctl.runtimes.grid.calibration import GraphCost, PoolCost
 
-_LEAST_RUNS: Final = 3
+_LEAST_GRIDS: Final = 3
 _NEAR_MEMORY: Final = 0.02
 """Root mean square of relative errors. Memory is told in 2 MiB, of some hundred."""
 _NEAR_TIME: Final = 0.1
@@ -54,9 +54,9 @@ def fit_graph_cost(runs: Sequence[CaptureRun]) -> GraphFit:
     timed = [(run, run.capture_s) for run in usable if run.capture_s is not None]
     for what, told in (("memory", sized), ("time", timed)):
         different = len({(run.full, run.piecewise) for run, _ in told})
-        if different < _LEAST_RUNS:
+        if different < _LEAST_GRIDS:
             raise InputError(
-                f"found {different} grids whose graphs' {what} is known, expected {_LEAST_RUNS} "
+                f"found {different} grids whose graphs' {what} is known, expected {_LEAST_GRIDS} "
                 "different ones"
             )
     memory, memory_error = _fitted(

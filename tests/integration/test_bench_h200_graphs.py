@@ -228,9 +228,11 @@ def test_ratios_are_of_the_steps_between_two_scrapes() -> None:
     }
     first = found["buckets"][0]
     assert (first["mode"], first["bucket"], first["step_s"]) == ("FULL", 8, 0.004)
-    assert first["mean_s"] == pytest.approx(1 / 9), "the sum over the count"
     assert [row["steps"] for row in found["buckets"]] == [60, 20, 10, 30]
-    assert [row["pure_tokens"] for row in found["buckets"]] == [420, 140, 0, 930]
+    decodes = {(one["mode"], one["bucket"]): one for one in found["decodes"]}
+    assert decodes["FULL", 8]["mean_s"] == pytest.approx(1 / 9), "the sum over the count"
+    asked = {at: one["tokens"] for at, one in decodes.items()}
+    assert asked == {("FULL", 8): 420, ("PIECEWISE", 8): 140, ("NONE", 0): 930}
 
 
 def test_the_engine_beside_has_no_probe() -> None:

@@ -130,3 +130,9 @@ def test_a_slow_engine_is_slow_with_graphs_and_without() -> None:
     assert found.step_ms["NONE"] == pytest.approx({64: truth["NONE"]})
     assert found.step_ms["FULL"] == pytest.approx({8: 2.0, 64: 2.0})
     assert found.noise_ms == pytest.approx({"FULL": 0.6 / 2**0.5}, abs=1e-3)
+    # Rounds of one engine tell nothing of another: their mean counts, and PIECEWISE ran on one.
+    runs[2] = replace(runs[2], step_ms=[(8, 4.0), (8, 6.0)])
+    runs[3] = replace(runs[3], step_ms=[(8, 2.4), (8, 2.8), (64, 19.5)])
+    in_rounds = calibration_of(runs, about)
+    assert in_rounds.noise_ms == found.noise_ms
+    assert in_rounds.step_ms == found.step_ms
